@@ -1,0 +1,58 @@
+# Debian 12 packages. gRPC, Protobuf and Abseil come by pkg-config, so that a release links them statically with
+# nothing but a flag; OpenSSL stays shared, so that the system patches it.
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(SQLite3 REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_path(RAYCTL_BOOST_INCLUDE boost/asio.hpp REQUIRED)
+
+pkg_check_modules(RAYCTL_GRPC REQUIRED grpc++ protobuf)
+pkg_check_modules(RAYCTL_ABSL REQUIRED absl_status absl_statusor absl_strings)
+
+# Turns a pkg-config module list into archives where one exists, everything but the system's own libraries.
+function(rayctl_static_libraries out_var)
+  set(result "")
+  foreach(lib IN LISTS ARGN)
+    if(lib MATCHES "^(dl|rt|m|pthread|atomic|ssl|crypto|z)$")
+      list(APPEND result ${lib})
+      continue()
+    endif()
+    find_library(RAYCTL_ARCHIVE_${lib} NAMES lib${lib}.a)
+    if(RAYCTL_ARCHIVE_${lib})
+      list(APPEND result ${RAYCTL_ARCHIVE_${lib}})
+    else()
+      list(APPEND result ${lib})
+    endif()
+  endforeach()
+  set(${out_var} "${result}" PARENT_SCOPE)
+endfunction()
+
+add_library(rayctl_absl INTERFACE)
+add_library(rayctl::absl ALIAS rayctl_absl)
+add_library(rayctl_grpc INTERFACE)
+add_library(rayctl::grpc ALIAS rayctl_grpc)
+if(RAYCTL_STATIC_GRPC)
+  rayctl_static_libraries(RAYCTL_ABSL_ARCHIVES ${RAYCTL_ABSL_STATIC_LIBRARIES})
+  rayctl_static_libraries(RAYCTL_GRPC_ARCHIVES ${RAYCTL_GRPC_STATIC_LIBRARIES})
+  target_link_libraries(rayctl_absl INTERFACE -Wl,--start-group ${RAYCTL_ABSL_ARCHIVES} -Wl,--end-group)
+  target_link_libraries(rayctl_grpc INTERFACE -Wl,--start-group ${RAYCTL_GRPC_ARCHIVES} -Wl,--end-group
+                                              OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
+else()
+  target_link_libraries(rayctl_absl INTERFACE ${RAYCTL_ABSL_LIBRARIES})
+  target_link_libraries(rayctl_grpc INTERFACE ${RAYCTL_GRPC_LIBRARIES} OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
+endif()
+
+# For the shim, which is static in every preset.
+rayctl_static_libraries(RAYCTL_ABSL_SHIM_ARCHIVES ${RAYCTL_ABSL_STATIC_LIBRARIES})
+find_library(RAYCTL_PROTOBUF_LITE_ARCHIVE NAMES libprotobuf-lite.a REQUIRED)
+
+add_library(rayctl_asio INTERFACE)
+add_library(rayctl::asio ALIAS rayctl_asio)
+target_include_directories(rayctl_asio SYSTEM INTERFACE ${RAYCTL_BOOST_INCLUDE})
+target_compile_definitions(rayctl_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
+target_link_libraries(rayctl_asio INTERFACE Threads::Threads)

@@ -1,0 +1,25 @@
+find_program(RAYCTL_PROTOC protoc REQUIRED)
+find_program(RAYCTL_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
+
+# rayctl_proto_sources(<out> [GRPC] <file.proto>...): C++ of files below proto/, generated into the build folder.
+function(rayctl_proto_sources out_var)
+  cmake_parse_arguments(ARG "GRPC" "" "" ${ARGN})
+  set(root ${PROJECT_SOURCE_DIR}/proto)
+  set(out_root ${PROJECT_BINARY_DIR}/generated)
+  file(MAKE_DIRECTORY ${out_root})
+  set(sources "")
+  foreach(file IN LISTS ARG_UNPARSED_ARGUMENTS)
+    string(REGEX REPLACE "\\.proto$" "" stem ${file})
+    set(outputs ${out_root}/${stem}.pb.cc ${out_root}/${stem}.pb.h)
+    set(flags --cpp_out=${out_root})
+    if(ARG_GRPC)
+      list(APPEND outputs ${out_root}/${stem}.grpc.pb.cc ${out_root}/${stem}.grpc.pb.h)
+      list(APPEND flags --grpc_out=${out_root} --plugin=protoc-gen-grpc=${RAYCTL_GRPC_PLUGIN})
+    endif()
+    add_custom_command(OUTPUT ${outputs}
+      COMMAND ${RAYCTL_PROTOC} -I${root} ${flags} ${file}
+      DEPENDS ${root}/${file} WORKING_DIRECTORY ${root} VERBATIM)
+    list(APPEND sources ${outputs})
+  endforeach()
+  set(${out_var} "${sources}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,16 @@
+find_package(Catch2 2 REQUIRED)
+add_library(rayctl_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/test_main.cc)
+target_link_libraries(rayctl_test_main PUBLIC Catch2::Catch2 PRIVATE rayctl::build_options)
+
+# rayctl_test(<name> LABEL unit|simulation|integration SOURCES <file>... LIBRARIES <target>...)
+# One program, one ctest entry; the label sorts it by cost.
+function(rayctl_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE rayctl_test_main ${ARG_LIBRARIES} rayctl::build_options)
+  add_test(NAME ${name} COMMAND ${name} --durations no)
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+endfunction()

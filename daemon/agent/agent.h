@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "daemon/link/messages.h"
+#include "shim.pb.h"
+
+namespace rayctl::agent {
+
+namespace local = ::rayctl::local::v1;
+
+struct AgentConfig {
+  link::Register registration;  // All but `ranks`.
+  std::string state_dir;        // …/jobs/<id>/… below it.
+  std::string node_name;
+  std::uint64_t seed = 0;  // For the spread of reconnects.
+  Duration reconnect_min = std::chrono::milliseconds(50);
+  Duration reconnect_max = std::chrono::seconds(1);
+  std::vector<std::string> base_env;  // KEY=VALUE that every rank inherits (PATH, HOME, USER, LANG, TZ, …).
+};
+
+// ---- Events.
+
+// What was found at start: every shim, living (its hello follows by ShimMessage) or dead (what its state file says).
+struct ShimFound {
+  JobId job;
+  bool living = false;
+  std::vector<local::RankStatus> ranks;
+};
+struct ShimsScanned {};   // All ShimFound were given; living ones have said hello or were found dead. Connect now.
+struct HeadConnected {};  // The stream is open: register.
+struct HeadClosed {
+  absl::Status why;
+};
+struct HeadMessage {
+  link::HeadToAgent message;
+};
+struct ShimMessage {
+  JobId job;
+  local::ShimToAgent message;
+};
+struct ShimClosed {  // Its socket closed, or it could not be spawned. `ranks`: what its state file says, unended ones
+  JobId job;         // of which are gone (the shim's death kills them).
+  std::vector<local::RankStatus> ranks;
+  std::string why;
+};
+struct PortChecked {
+  link::RankKey key;
+  bool free = false;
+};  // Answers CheckPort.
+struct Tick {};
+struct Stop {
+  std::string why;
+};  // `rayctl stop`, SIGINT: say goodbye, end every rank, then Exit.
+
+using Event = std::variant<ShimFound, ShimsScanned, HeadConnected, HeadClosed, HeadMessage, ShimMessage, ShimClosed,
+                           PortChecked, Tick, Stop>;
+
+// ---- Effects, in order.
+
+struct ConnectHead {};
+struct CloseHead {
+  std::string why;
+};
+struct SendHead {
+  link::AgentToHead message;
+};
+struct SpawnShim {
+  JobId job;
+  Duration agent_grace{0};
+};  // A ShimMessage(hello) or a ShimClosed follows.
+struct SendShim {
+  JobId job;
+  local::AgentToShim message;
+};
+struct RemoveShim {
+  JobId job;
+};  // It has been released or is dead: socket and state file go; logs stay.
+struct CheckPort {
+  link::RankKey key;
+  std::uint32_t port = 0;
+};  // May it be bound here now? rank is 0.
+struct OutputWanted {
+  link::OpenOutput what;
+};
+struct OutputUnwanted {
+  TransferId transfer;
+};
+struct OutputEnded {
+  link::RankKey key;
+  std::uint64_t log_bytes = 0;
+};  // Followers of this rank's log end there.
+struct Exit {
+  int code = 0;
+  std::string why;
+};
+
+using Effect = std::variant<ConnectHead, CloseHead, SendHead, SpawnShim, SendShim, RemoveShim, CheckPort, OutputWanted,
+                            OutputUnwanted, OutputEnded, Exit>;
+
+// The agent's decisions: makes the ranks running here match what the head assigned, and tells the head what happened
+// until the head has recorded it. Pure: see head::Head. Agent loop only.
+class Agent {
+ public:
+  Agent(AgentConfig config, Now now);
+  ~Agent();
+  Agent(Agent&&) noexcept;
+  Agent& operator=(Agent&&) noexcept;
+
+  std::vector<Effect> On(const Event& event, Now now);
+  std::optional<SteadyTime> NextDeadline() const;
+
+  // Every rank known here, ended ones that the head has not yet recorded too; in key order.
+  std::vector<link::RankFacts> Ranks() const;
+  bool registered() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rayctl::agent
