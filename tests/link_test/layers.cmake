@@ -1,0 +1,4 @@
+if(VIOLATIONS)
+  message(FATAL_ERROR "what decides must stay pure: ${VIOLATIONS}")
+endif()
+message("what decides is pure")

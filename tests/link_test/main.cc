@@ -1,0 +1,2 @@
+// What is tested is that the program links.
+int main() { return 0; }
