@@ -15,6 +15,9 @@ absl::StatusOr<Amount> Amount::FromDouble(double units) {
   if (units > 9.0e14) {
     return absl::InvalidArgumentError(fmt::format("{} is more than any cluster has", units));
   }
+  if (units == std::floor(units)) {
+    return Units(static_cast<std::int64_t>(units));  // Bytes of a large node times 10,000 have more digits than a double.
+  }
   const double scaled = units * kUnit;
   const double rounded = std::round(scaled);
   if (std::abs(scaled - rounded) > 1e-3 * std::max(1.0, rounded * 1e-9)) {
