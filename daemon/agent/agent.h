@@ -24,6 +24,9 @@ struct AgentConfig {
   std::uint64_t seed = 0;  // For the spread of reconnects.
   Duration reconnect_min = std::chrono::milliseconds(50);
   Duration reconnect_max = std::chrono::seconds(1);
+  Duration register_timeout = std::chrono::seconds(5);  // From an open stream to Registered.
+  Duration stop_grace = std::chrono::seconds(2);        // When the node stops: SIGTERM, then SIGKILL after this.
+  Duration stop_deadline = std::chrono::seconds(5);     // When the node stops: Exit at the latest.
   std::vector<std::string> base_env;  // KEY=VALUE that every rank inherits (PATH, HOME, USER, LANG, TZ, …).
 };
 
@@ -37,7 +40,7 @@ struct ShimFound {
 };
 struct ShimsScanned {};   // All ShimFound were given; living ones have said hello or were found dead. Connect now.
 struct HeadConnected {};  // The stream is open: register.
-struct HeadClosed {
+struct HeadClosed {       // The stream ended or could not be opened. May or may not follow a CloseHead.
   absl::Status why;
 };
 struct HeadMessage {
@@ -83,7 +86,11 @@ struct SendShim {
 };
 struct RemoveShim {
   JobId job;
-};  // It has been released or is dead: socket and state file go; logs stay.
+};                  // It has been released or is dead: socket and state file go; logs stay.
+struct WriteFile {  // Whole, its folder made, 0600; before the effects that follow. What goes wrong with it is logged.
+  std::string path;
+  std::string contents;
+};
 struct CheckPort {
   link::RankKey key;
   std::uint32_t port = 0;
@@ -97,14 +104,14 @@ struct OutputUnwanted {
 struct OutputEnded {
   link::RankKey key;
   std::uint64_t log_bytes = 0;
-};  // Followers of this rank's log end there.
-struct Exit {
+};  // Its log is complete: followers end there. 0 also where the length is not known (a lost shim): what there is.
+struct Exit {  // 0: no rank and no shim is left. Else some were left: end them by force.
   int code = 0;
   std::string why;
 };
 
-using Effect = std::variant<ConnectHead, CloseHead, SendHead, SpawnShim, SendShim, RemoveShim, CheckPort, OutputWanted,
-                            OutputUnwanted, OutputEnded, Exit>;
+using Effect = std::variant<ConnectHead, CloseHead, SendHead, SpawnShim, SendShim, RemoveShim, WriteFile, CheckPort,
+                            OutputWanted, OutputUnwanted, OutputEnded, Exit>;
 
 // The agent's decisions: makes the ranks running here match what the head assigned, and tells the head what happened
 // until the head has recorded it. Pure: see head::Head. Agent loop only.
