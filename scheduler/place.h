@@ -29,6 +29,7 @@ struct NodeView {
   Resources free;
   std::vector<Amount> gpu_free;
   bool placeable = true;  // Alive: neither suspect nor draining. Counts for feasibility in either case.
+  std::string name;       // For reasons; the id stands in where it is empty.
 };
 
 struct ClusterView {
