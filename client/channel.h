@@ -34,12 +34,12 @@ struct ChannelOptions {
   std::string ca_pem;
   std::string cert_pem;  // An agent's own; empty for people.
   std::string key_pem;
-  bool insecure = false;         // Plain text, for a head that runs with --insecure.
-  bool own_connection = false;   // Share no connection with other channels of equal arguments (several agents, benches).
+  bool insecure = false;        // Plain text, for a head that runs with --insecure.
+  bool own_connection = false;  // Share no connection with other channels of equal arguments (several agents, benches).
 };
 
-// Connects on first use. The head must prove that it is `rayctl-head` of `ca_pem`; its address plays no part. Never uses
-// a proxy, retries at least once a second, sends no keepalive pings.
+// Connects on first use. The head must prove that it is `rayctl-head` of `ca_pem`; its address plays no part. Never
+// uses a proxy, retries at least once a second, sends no keepalive pings.
 std::shared_ptr<grpc::Channel> MakeChannel(const ChannelOptions& options);
 
 // Puts the token on one call. Nothing for an empty token.

@@ -42,8 +42,8 @@ struct EndpointSettings {
   std::string token_file;  // --token-file
   std::string env_address;
   std::string env_token;
-  std::string home;                      // $HOME, else from the password file.
-  std::string runtime_root;              // /tmp/rayctl-UID
+  std::string home;          // $HOME, else from the password file.
+  std::string runtime_root;  // /tmp/rayctl-UID
 };
 
 // What this machine knows.

@@ -9,8 +9,8 @@ namespace rayctl::client {
 
 inline constexpr std::size_t kSecretBytes = 32;
 
-// What a token says: `rct_<64 hex digits: the secret>_<64 hex digits: SHA-256 of the CA certificate's DER>`. A head that
-// runs with --insecure has no CA; the second part of its tokens is 64 zeros.
+// What a token says: `rct_<64 hex digits: the secret>_<64 hex digits: SHA-256 of the CA certificate's DER>`. A head
+// that runs with --insecure has no CA; the second part of its tokens is 64 zeros.
 struct Token {
   std::string secret;     // 32 bytes.
   std::string ca_sha256;  // 64 lower-case hex digits.
