@@ -21,6 +21,7 @@ struct AgentConfig {
   link::Register registration;  // All but `ranks`.
   std::string state_dir;        // …/jobs/<id>/… below it.
   std::string node_name;
+  std::int64_t pid = 0;
   std::uint64_t seed = 0;  // For the spread of reconnects.
   Duration reconnect_min = std::chrono::milliseconds(50);
   Duration reconnect_max = std::chrono::seconds(1);
@@ -32,7 +33,8 @@ struct AgentConfig {
 
 // ---- Events.
 
-// What was found at start: every shim, living (its hello follows by ShimMessage) or dead (what its state file says).
+// What was found at start: every shim, living (connected: the agent says hello, its own hello answers by ShimMessage)
+// or dead (what its state file says).
 struct ShimFound {
   JobId job;
   bool living = false;
@@ -79,7 +81,7 @@ struct SendHead {
 struct SpawnShim {
   JobId job;
   Duration agent_grace{0};
-};  // A ShimMessage(hello) or a ShimClosed follows.
+};  // An AgentHello to it comes next and waits until it listens; its hello answers that, or a ShimClosed follows.
 struct SendShim {
   JobId job;
   local::AgentToShim message;

@@ -149,10 +149,10 @@ std::vector<std::string> RankEnvironment(const link::Register& node, const std::
   return entries;
 }
 
-local::v1::RankStart MakeRankStart(const link::Register& node, const std::vector<std::string>& base_env,
-                                   const JobPaths& paths, const link::StartGroup& group,
-                                   const link::RankAssignment& rank) {
-  local::v1::RankStart start;
+::rayctl::local::v1::RankStart MakeRankStart(const link::Register& node, const std::vector<std::string>& base_env,
+                                             const JobPaths& paths, const link::StartGroup& group,
+                                             const link::RankAssignment& rank) {
+  ::rayctl::local::v1::RankStart start;
   start.set_rank(rank.rank);
   if (group.spec.argv.empty()) {
     for (const char* const argument : {"/bin/sh", "-c"}) {
@@ -169,7 +169,7 @@ local::v1::RankStart MakeRankStart(const link::Register& node, const std::vector
   }
   start.set_working_dir(paths.work_dir);
   start.set_log_path(paths.RankLog(group.attempt, rank.rank));
-  local::v1::RankContext* context = start.mutable_context();
+  ::rayctl::local::v1::RankContext* context = start.mutable_context();
   context->set_world_size(group.world_size);
   context->set_local_rank(rank.local_rank);
   context->set_local_world_size(static_cast<std::uint32_t>(group.ranks.size()));

@@ -31,8 +31,8 @@ std::vector<std::string> RankEnvironment(const link::Register& node, const std::
                                          const link::RankAssignment& rank);
 
 // What the shim needs to start this rank.
-local::v1::RankStart MakeRankStart(const link::Register& node, const std::vector<std::string>& base_env,
-                                   const JobPaths& paths, const link::StartGroup& group,
-                                   const link::RankAssignment& rank);
+::rayctl::local::v1::RankStart MakeRankStart(const link::Register& node, const std::vector<std::string>& base_env,
+                                             const JobPaths& paths, const link::StartGroup& group,
+                                             const link::RankAssignment& rank);
 
 }  // namespace rayctl::agent
