@@ -21,6 +21,10 @@ inline constexpr char kAuthorizationKey[] = "authorization";
 // believes the certificate alone.
 inline constexpr char kInsecureNodeKey[] = "rayctl-node";
 
+// The largest message on any channel. A registration carries the facts of every rank of its node, its answer every job
+// there; bulk data goes in chunks of at most 1 MiB.
+inline constexpr int kMessageBytesMax = 64 << 20;
+
 inline constexpr std::chrono::milliseconds kFetchCaTimeout{5000};
 
 // The CA certificate of the head at `address` ("host:port", "[v6]:port"), found in the chain that its handshake shows,
