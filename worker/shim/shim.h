@@ -59,6 +59,8 @@ struct Exited {  // Reaped; its output is complete.
   std::uint64_t log_bytes = 0;
   std::uint64_t memory_peak_bytes = 0;
 };
+// `rank` is the process at the other end, named by the attempt that it was started in; a hello may claim to be another
+// and is refused. A SendRank or CloseRankSocket that answers a hello is for the connection that said it.
 struct RankSaid {
   RankRef rank;
   local::RankMessage message;
@@ -73,6 +75,7 @@ struct CheckpointCopied {
   std::string store_dir;
   std::vector<local::CheckpointFile> files;
   std::string error;
+  bool no_space = false;  // The error is a full disk.
 };
 struct Tick {};
 
