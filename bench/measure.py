@@ -32,17 +32,26 @@ def run(command, env, check=True, seconds=COMMAND_SECONDS_MAX, stdin=subprocess.
     return done
 
 
-def become_reaper():
-    """From now on what a measured system leaves to itself becomes this process's child, so that nothing is lost sight
-    of, whatever it does to its name or environment."""
+def under_a_reaper():
+    """Goes on in a child of this process, which from now on only reaps: what a measured system leaves to itself becomes
+    its child, so that nothing is lost sight of, whatever it does to its name or environment."""
     prctl_set_child_subreaper = 36
     if ctypes.CDLL(None, use_errno=True).prctl(prctl_set_child_subreaper, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
+    child = os.fork()
+    if child == 0:
+        return
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, lambda number, _: os.kill(child, number))
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            os._exit(os.waitstatus_to_exitcode(status) % 256)
 
 
 def family():
-    """The pids of all living descendants of this process; the dead among its own children are reaped."""
-    parents, dead = {}, set()
+    """The pids of all living descendants of the reaper, this process left out."""
+    parents = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -50,20 +59,13 @@ def family():
             fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue  # It ended while we looked.
-        parents[int(entry.name)] = int(fields[1])
-        if fields[0] == "Z":
-            dead.add(int(entry.name))
-    for pid in dead:
-        if parents[pid] == os.getpid():
-            try:
-                os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass  # Waited for elsewhere.
-    found, grown = set(), True
+        if fields[0] != "Z":
+            parents[int(entry.name)] = int(fields[1])
+    found, grown = {os.getppid()}, True
     while grown:
-        new = {pid for pid, parent in parents.items() if parent in found or parent == os.getpid()} - found
+        new = {pid for pid, parent in parents.items() if parent in found} - found
         found, grown = found | new, bool(new)
-    return sorted(found - dead)
+    return sorted(found - {os.getppid(), os.getpid()})
 
 
 def memory(pids):

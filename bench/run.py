@@ -214,7 +214,7 @@ def main():
     parser.add_argument("--peer-runs", type=int, default=3, metavar="N", help="of Ray, which is slow (default 3)")
     parser.add_argument("--jobs", type=int, default=200, metavar="N", help="no-op jobs submitted at once")
     options = parser.parse_args()
-    measure.become_reaper()
+    measure.under_a_reaper()
     bench = Bench(options)
     try:
         bench.whole_systems()
