@@ -1,0 +1,323 @@
+#include "daemon/agent/agent_daemon.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <csignal>
+#include <deque>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/status_text.h"
+#include "daemon/agent/agent.h"
+#include "daemon/agent/head_link.h"
+#include "daemon/agent/identity_store.h"
+#include "daemon/agent/output_sender.h"
+#include "daemon/agent/runtime_files.h"
+#include "daemon/agent/shim_link.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+#include "worker/process/proc.h"
+
+namespace rayctl::agent {
+namespace {
+
+namespace asio = boost::asio;
+
+// A start that has not registered by then has failed; one that adopted ranks goes on trying.
+constexpr std::chrono::seconds kStartTimeout{5};
+// The first refusal may only mean that the saved certificate is of an older cluster.
+constexpr int kRefusalsMax = 2;
+
+bool IsRefusal(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kDataLoss:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Delivers events to the machine and carries out its effects. One thread.
+class AgentDaemon {
+ public:
+  AgentDaemon(const AgentOptions& options, link::Register registration, ReadyPipe& ready)
+      : options_(options),
+        ready_(ready),
+        work_(loop_.get_executor()),
+        signals_(loop_, SIGINT, SIGTERM),
+        deadline_(loop_),
+        start_deadline_(loop_),
+        agent_(MakeConfig(options, std::move(registration)), clock_.Read()),
+        shims_(loop_, {options.state_dir, options.run_dir, options.shim_program},
+               [this](Event event) { Deliver(std::move(event)); }),
+        head_(loop_,
+              {options.address, options.state_dir, options.token_file, options.node_name, options.version,
+               options.node.is_head_node, options.insecure},
+              [this](Event event) { Deliver(std::move(event)); }),
+        output_(loop_, options.state_dir, [this](const link::RankKey& key) { return IsLive(key); }) {}
+
+  int Run() {
+    WaitForSignal();
+    start_deadline_.expires_after(kStartTimeout);
+    start_deadline_.async_wait([this](boost::system::error_code error) {
+      if (!error) {
+        StartTimedOut();
+      }
+    });
+    shims_.Scan();
+    loop_.run();
+    return exit_code_;
+  }
+
+ private:
+  static AgentConfig MakeConfig(const AgentOptions& options, link::Register registration) {
+    AgentConfig config;
+    config.registration = std::move(registration);
+    config.state_dir = options.state_dir;
+    config.node_name = options.node_name;
+    config.pid = ::getpid();
+    config.seed = std::random_device()();
+    config.base_env = InheritedEnvironment();
+    return config;
+  }
+
+  void WaitForSignal() {
+    signals_.async_wait([this](boost::system::error_code error, int signal) {
+      if (error) {
+        return;
+      }
+      if (signal == SIGTERM) {
+        spdlog::info("agent ends and leaves its ranks running");
+        End(0);
+        return;
+      }
+      Deliver(Stop{"rayctl stop on this node"});
+      WaitForSignal();
+    });
+  }
+
+  void Deliver(Event event) {
+    if (ending_) {
+      return;
+    }
+    events_.push_back(std::move(event));
+    if (delivering_) {
+      return;  // By the loop below, after what is being carried out.
+    }
+    delivering_ = true;
+    while (!events_.empty() && !ending_) {
+      const Event next = std::move(events_.front());
+      events_.pop_front();
+      Observe(next);
+      for (const Effect& effect : agent_.On(next, clock_.Read())) {
+        std::visit([this](const auto& what) { Carry(what); }, effect);
+      }
+      if (agent_.registered()) {
+        BecomeReady("");
+      }
+    }
+    delivering_ = false;
+    ArmDeadline();
+  }
+
+  void Observe(const Event& event) {
+    if (const auto* closed = std::get_if<HeadClosed>(&event)) {
+      spdlog::warn("head away why={}", Text(closed->why));
+      output_.CloseAll();  // Transfers belong to the stream that ordered them.
+      last_failure_ = closed->why;
+      if (IsRefusal(closed->why) && ++refusals_ >= kRefusalsMax && !ready_once_) {
+        FailStart(Text(closed->why));
+      }
+    }
+  }
+
+  void ArmDeadline() {
+    const std::optional<SteadyTime> next = agent_.NextDeadline();
+    if (ending_ || !next) {
+      deadline_.cancel();
+      return;
+    }
+    deadline_.expires_at(*next);
+    deadline_.async_wait([this](boost::system::error_code error) {
+      if (!error) {
+        Deliver(Tick{});
+      }
+    });
+  }
+
+  // ---- The start.
+  void BecomeReady(const std::string& remark) {
+    if (ready_once_ || !head_.identity()) {
+      return;
+    }
+    ready_once_ = true;
+    start_deadline_.cancel();
+    const Identity& identity = *head_.identity();
+    spdlog::info("ready node={} name={} head={}", identity.node_id, identity.node_name, options_.address);
+    const nlohmann::ordered_json file = {{"pid", ::getpid()},
+                                         {"start_ticks", process::StartTicks(::getpid())},
+                                         {"address", options_.address},
+                                         {"dashboard_url", ""},
+                                         {"state_dir", options_.state_dir},
+                                         {"node_id", identity.node_id},
+                                         {"node_name", identity.node_name},
+                                         {"version", options_.version},
+                                         {"insecure", options_.insecure}};
+    if (const absl::Status status = WriteFileWhole(DaemonFile(), file.dump() + "\n"); !status.ok()) {
+      FailStart(Text(status));
+      return;
+    }
+    nlohmann::ordered_json line = {
+        {"ok", true},          {"address", options_.address}, {"port", 0},
+        {"dashboard_url", ""}, {"node_id", identity.node_id}, {"node_name", identity.node_name}};
+    if (!remark.empty()) {
+      line["remark"] = remark;
+    }
+    ready_.Say(line);
+  }
+
+  void StartTimedOut() {
+    const std::string why =
+        fmt::format("head unreachable at {}: {}", options_.address,
+                    last_failure_.ok() ? "it does not answer the registration" : Text(last_failure_));
+    const std::vector<link::RankFacts> ranks = agent_.Ranks();
+    const bool keeps_ranks = std::any_of(
+        ranks.begin(), ranks.end(), [](const link::RankFacts& facts) { return facts.state != WorkerState::kExited; });
+    if (keeps_ranks && head_.identity()) {
+      BecomeReady(why + "; the ranks here go on");
+      return;
+    }
+    FailStart(why);
+  }
+
+  void FailStart(const std::string& why) {
+    spdlog::error("start failed why={}", why);
+    ready_.Say({{"ok", false}, {"error", why}});
+    End(1);
+  }
+
+  // ---- Effects.
+  void Carry(const ConnectHead&) { head_.Connect(); }
+  void Carry(const CloseHead& close) {
+    output_.CloseAll();
+    head_.Close(close.why);
+  }
+  void Carry(const SendHead& send) { head_.Send(send.message); }
+  void Carry(const SpawnShim& spawn) { shims_.Spawn(spawn); }
+  void Carry(const SendShim& send) { shims_.Send(send); }
+  void Carry(const RemoveShim& remove) { shims_.Remove(remove.job); }
+  void Carry(const WriteFile& write) {
+    if (const absl::Status status = WriteFileWhole(write.path, write.contents); !status.ok()) {
+      spdlog::error("file not written path={} why={}", write.path, Text(status));
+    }
+  }
+  void Carry(const CheckPort& check) { Deliver(PortChecked{check.key, PortIsFree(check.port)}); }
+  void Carry(const OutputWanted& wanted) {
+    const std::uint64_t named = options_.insecure && head_.identity() ? head_.identity()->node_id : 0;
+    output_.Open(wanted.what, head_.channel(), named);
+  }
+  void Carry(const OutputUnwanted& unwanted) { output_.Close(unwanted.transfer); }
+  void Carry(const OutputEnded& ended) { output_.RankEnded(ended.key); }
+  void Carry(const Exit& exit) {
+    spdlog::info("agent ends code={} why={}", exit.code, exit.why);
+    if (exit.code != 0) {
+      shims_.KillAll();
+    }
+    if (!ready_once_) {
+      ready_.Say({{"ok", false}, {"error", "stopped before it was ready: " + exit.why}});
+    }
+    End(exit.code);
+  }
+
+  bool IsLive(const link::RankKey& key) const {
+    const std::vector<link::RankFacts> ranks = agent_.Ranks();
+    return std::any_of(ranks.begin(), ranks.end(), [&key](const link::RankFacts& facts) {
+      return facts.key == key && facts.state != WorkerState::kExited;
+    });
+  }
+
+  // ---- The end.
+  std::string DaemonFile() const { return options_.run_dir + "/agent.json"; }
+
+  void End(int code) {
+    if (ending_) {
+      return;
+    }
+    ending_ = true;
+    exit_code_ = code;
+    signals_.cancel();
+    deadline_.cancel();
+    start_deadline_.cancel();
+    if (ready_once_) {
+      std::error_code error;
+      std::filesystem::remove(DaemonFile(), error);
+      if (error) {
+        spdlog::warn("file left behind path={} why={}", DaemonFile(), error.message());
+      }
+    }
+    output_.Finish([this] { head_.Finish([this] { loop_.stop(); }); });
+  }
+
+  const AgentOptions& options_;
+  ReadyPipe& ready_;
+  const SystemClock clock_;
+  asio::io_context loop_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  asio::signal_set signals_;
+  asio::steady_timer deadline_;
+  asio::steady_timer start_deadline_;
+  Agent agent_;
+  ShimLink shims_;
+  HeadLink head_;
+  OutputSender output_;
+
+  std::deque<Event> events_;
+  bool delivering_ = false;
+  bool ready_once_ = false;
+  bool ending_ = false;
+  int refusals_ = 0;
+  int exit_code_ = 0;
+  absl::Status last_failure_;
+};
+
+}  // namespace
+
+int RunAgent(const AgentOptions& options) {
+  ReadyPipe ready(options.ready_fd);
+  const auto refuse = [&ready](const absl::Status& status) {
+    spdlog::error("start failed why={}", Text(status));
+    ready.Say({{"ok", false}, {"error", Text(status)}});
+    return 1;
+  };
+  RaiseDescriptorLimit();
+  // A head or a shim that goes away is an error of the write, not the end of this process.
+  std::signal(SIGPIPE, SIG_IGN);
+  const absl::StatusOr<UniqueFd> lock = LockStateFolder(options.state_dir);
+  if (!lock.ok()) {
+    return refuse(lock.status());
+  }
+  if (const absl::Status status = MakeRuntimeFolder(options.run_dir); !status.ok()) {
+    return refuse(status);
+  }
+  absl::StatusOr<link::Register> registration = DescribeNode(options.node, options.version);
+  if (!registration.ok()) {
+    return refuse(registration.status());
+  }
+  AgentDaemon daemon(options, *std::move(registration), ready);
+  return daemon.Run();
+}
+
+}  // namespace rayctl::agent

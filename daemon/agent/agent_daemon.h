@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/agent/node_facts.h"
+
+namespace rayctl::agent {
+
+struct AgentOptions {
+  std::string version = "0.1.0";
+  std::string state_dir;
+  std::string run_dir;
+  std::string address;     // Of the head.
+  std::string token_file;  // May be empty once the node has joined.
+  std::string node_name;
+  std::string shim_program;
+  NodeSettings node;
+  bool insecure = false;
+  int ready_fd = -1;
+};
+
+// Runs an agent until SIGTERM (its shims and ranks stay), SIGINT or the head's word (everything ends). Gives the
+// process's exit code. Errors before it is ready go to `ready_fd`; see docs/contracts.md.
+int RunAgent(const AgentOptions& options);
+
+}  // namespace rayctl::agent

@@ -1,0 +1,280 @@
+#include "daemon/agent/node_facts.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string_view>
+
+#include "absl/strings/str_split.h"
+#include "base/json_text.h"
+#include "base/status_text.h"
+#include "base/unique_fd.h"
+#include "client/endpoint.h"
+#include "fmt/format.h"
+#include "worker/process/proc.h"
+
+extern char** environ;
+
+namespace rayctl::agent {
+namespace {
+
+constexpr std::uint32_t kPortMin = 20'000;  // Below are the well-known ones of many programs.
+constexpr std::uint32_t kPortMax = 29'999;
+constexpr PortRange kPortsAboveEphemeral = {61'000, 65'535};  // Linux's default ephemeral range ends at 60999.
+constexpr PortRange kEphemeralDefault = {32'768, 60'999};
+constexpr std::string_view kLoopbackAddress = "127.0.0.1";
+
+std::int64_t CpusOfThisProcess() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) {
+    return CPU_COUNT(&set);
+  }
+  return std::max<std::int64_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN));  // More than 1024 CPUs.
+}
+
+absl::StatusOr<std::int64_t> MemoryBytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string name;
+    std::int64_t kib = 0;
+    if (words >> name >> kib && name == "MemTotal:") {
+      return kib * 1024;
+    }
+  }
+  return absl::InternalError("/proc/meminfo does not say MemTotal");
+}
+
+PortRange EphemeralPorts() {
+  std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");
+  PortRange range;
+  return file >> range.min >> range.max ? range : kEphemeralDefault;
+}
+
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+  void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
+};
+
+std::string AddressText(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* bytes = address->sa_family == AF_INET6
+                          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr)
+                          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr);
+  return ::inet_ntop(address->sa_family, bytes, text.data(), text.size()) == nullptr ? "" : text.data();
+}
+
+struct Interface {
+  std::string name;
+  std::string address;
+  bool loopback = false;
+};
+
+std::vector<Interface> Interfaces() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    return {};
+  }
+  const std::unique_ptr<ifaddrs, FreeAddresses> owner(list);
+  std::vector<Interface> found;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const bool internet =
+        entry->ifa_addr != nullptr && (entry->ifa_addr->sa_family == AF_INET || entry->ifa_addr->sa_family == AF_INET6);
+    if (internet && (entry->ifa_flags & IFF_UP) != 0) {
+      found.push_back({entry->ifa_name, AddressText(entry->ifa_addr), (entry->ifa_flags & IFF_LOOPBACK) != 0});
+    }
+  }
+  return found;
+}
+
+// The local end of a connection to the head. UDP: connecting sends nothing, but chooses the route.
+absl::StatusOr<std::string> AddressTowards(const std::string& head_address) {
+  const absl::StatusOr<client::HostPort> head = client::SplitAddress(head_address);
+  if (!head.ok()) {
+    return head.status();
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(head->host.c_str(), std::to_string(head->port).c_str(), &hints, &list);
+  if (error != 0) {
+    return absl::UnavailableError(
+        fmt::format("the head's host {} is not known here: {}", head->host, ::gai_strerror(error)));
+  }
+  const std::unique_ptr<addrinfo, FreeAddresses> owner(list);
+  std::string why = "no address";
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    const UniqueFd fd(::socket(entry->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage local{};
+    socklen_t length = sizeof(local);
+    if (fd.valid() && ::connect(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0 &&
+        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0) {
+      return AddressText(reinterpret_cast<const sockaddr*>(&local));
+    }
+    why = std::strerror(errno);
+  }
+  return absl::UnavailableError(fmt::format("no route to the head at {}: {}", head_address, why));
+}
+
+absl::StatusOr<Interface> FindInterface(const NodeSettings& settings) {
+  const std::vector<Interface> interfaces = Interfaces();
+  const auto with_address = [&interfaces](const std::string& address) {
+    return std::find_if(interfaces.begin(), interfaces.end(),
+                        [&address](const Interface& each) { return each.address == address; });
+  };
+  if (!settings.node_ip_address.empty()) {
+    const auto it = with_address(settings.node_ip_address);
+    if (it == interfaces.end()) {
+      return absl::InvalidArgumentError(
+          fmt::format("--node-ip-address {}: no interface of this machine has it", settings.node_ip_address));
+    }
+    return *it;
+  }
+  const absl::StatusOr<std::string> local = AddressTowards(settings.head_address);
+  if (!local.ok()) {
+    return local.status();
+  }
+  const auto it = with_address(*local);
+  if (it != interfaces.end() && !it->loopback) {
+    return *it;
+  }
+  // The head is on this machine: other nodes need an address that they can reach.
+  const auto outside = std::find_if(interfaces.begin(), interfaces.end(), [](const Interface& each) {
+    return !each.loopback && each.address.find(':') == std::string::npos;
+  });
+  if (outside != interfaces.end()) {
+    return *outside;
+  }
+  return Interface{"lo", std::string(kLoopbackAddress), true};
+}
+
+}  // namespace
+
+PortRange PortsOutside(PortRange ephemeral) {
+  if (ephemeral.max < kPortMin || ephemeral.min > kPortMax) {
+    return {kPortMin, kPortMax};
+  }
+  // They overlap: the longer of what is left on its two sides, else what lies above.
+  const std::uint32_t below = ephemeral.min > kPortMin ? ephemeral.min - kPortMin : 0;
+  const std::uint32_t above = ephemeral.max < kPortMax ? kPortMax - ephemeral.max : 0;
+  if (below == 0 && above == 0) {
+    const std::uint32_t begin = std::max(kPortsAboveEphemeral.min, ephemeral.max + 1);
+    return begin <= kPortsAboveEphemeral.max ? PortRange{begin, kPortsAboveEphemeral.max}
+                                             : PortRange{kPortMin, kPortMax};
+  }
+  return below >= above ? PortRange{kPortMin, ephemeral.min - 1} : PortRange{ephemeral.max + 1, kPortMax};
+}
+
+absl::Status AddResourcesJson(const std::string& json, Resources& resources) {
+  if (json.empty()) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<nlohmann::ordered_json> parsed = ParseJsonText(json);
+  if (!parsed.ok() || !parsed->is_object()) {
+    return absl::InvalidArgumentError("--resources: expected a JSON object such as {\"license\": 2}");
+  }
+  for (const auto& [name, value] : parsed->items()) {
+    if (!value.is_number()) {
+      return absl::InvalidArgumentError(fmt::format("--resources: {}: expected a number", name));
+    }
+    const absl::StatusOr<Amount> amount = Amount::FromDouble(value.get<double>());
+    if (!amount.ok()) {
+      return Annotate(amount.status(), fmt::format("--resources: {}", name));
+    }
+    resources.Set(name, *amount);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<scheduler::Labels> ParseLabels(const std::string& text) {
+  scheduler::Labels labels;
+  for (const auto& piece : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const std::string entry(piece);
+    const std::size_t equals = entry.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(fmt::format("--labels: {}: expected KEY=VALUE", entry));
+    }
+    labels[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  return labels;
+}
+
+absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const std::string& version) {
+  link::Register node;
+  node.version = version;
+  node.is_head_node = settings.is_head_node;
+  node.boot_id = process::BootId();
+
+  const absl::StatusOr<Interface> interface = FindInterface(settings);
+  if (!interface.ok()) {
+    return interface.status();
+  }
+  node.address = interface->address;
+  node.interface_name = interface->name;
+
+  const absl::StatusOr<std::int64_t> memory = MemoryBytes();
+  if (!memory.ok()) {
+    return memory.status();
+  }
+  node.resources.Set(kMemory, Amount::Units(*memory));
+  if (settings.num_cpus) {
+    const absl::StatusOr<Amount> cpus = Amount::FromDouble(*settings.num_cpus);
+    if (!cpus.ok()) {
+      return Annotate(cpus.status(), "--num-cpus");
+    }
+    node.resources.Set(kCpu, *cpus);
+  } else {
+    node.resources.Set(kCpu, Amount::Units(CpusOfThisProcess()));
+  }
+  const absl::StatusOr<Amount> gpus = Amount::FromDouble(settings.num_gpus);
+  if (!gpus.ok() || !gpus->IsWhole()) {
+    return absl::InvalidArgumentError("--num-gpus: expected a whole number of devices");
+  }
+  node.resources.Set(kGpu, *gpus);
+  for (std::int64_t i = 0; i < gpus->raw / Amount::kUnit; ++i) {
+    node.devices.push_back({"", std::to_string(i), "", 0});
+  }
+  if (const absl::Status status = AddResourcesJson(settings.resources_json, node.resources); !status.ok()) {
+    return status;
+  }
+  absl::StatusOr<scheduler::Labels> labels = ParseLabels(settings.labels);
+  if (!labels.ok()) {
+    return labels.status();
+  }
+  node.labels = *std::move(labels);
+
+  const PortRange ports = PortsOutside(EphemeralPorts());
+  node.port_min = ports.min;
+  node.port_max = ports.max;
+  return node;
+}
+
+std::vector<std::string> InheritedEnvironment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (!text.starts_with("RAYCTL_") && !text.starts_with("TORCHELASTIC_") && !text.starts_with("GRPC_")) {
+      entries.emplace_back(text);
+    }
+  }
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+}  // namespace rayctl::agent
