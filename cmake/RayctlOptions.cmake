@@ -19,5 +19,7 @@ find_program(RAYCTL_MOLD mold)
 if(RAYCTL_MOLD)
   target_link_options(rayctl_build_options INTERFACE -fuse-ld=mold)
 endif()
+set(CMAKE_CXX_STANDARD 20)  # For the targets that CMake makes to compile each header alone.
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
