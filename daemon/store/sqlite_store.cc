@@ -23,20 +23,11 @@ struct FinalizeStatement {
 using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 using Statement = std::unique_ptr<sqlite3_stmt, FinalizeStatement>;
 
-bool IsNoSpace(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
-
 absl::Status Failure(sqlite3* database, int result, std::string_view what) {
-  const int error = sqlite3_system_errno(database);
-  std::string message = fmt::format("{}: {}", what, sqlite3_errmsg(database));
+  const std::string message = fmt::format("{}: {}", what, sqlite3_errmsg(database));
   switch (result & 0xff) {  // The primary code of an extended one.
     case SQLITE_FULL:
       return absl::ResourceExhaustedError(message + "; free some space on that disk");
-    case SQLITE_IOERR:
-      message += fmt::format(" ({})", std::strerror(error));
-      if (IsNoSpace(error)) {
-        return absl::ResourceExhaustedError(message + "; free some space on that disk");
-      }
-      return absl::UnavailableError(message);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return absl::DataLossError(message);
