@@ -30,7 +30,7 @@ class Writer {
       for (const auto& [key, member] : value.items()) {
         Separate(first, depth + 1);
         Leaf(Json(key));
-        text_ += indent_ > 0 ? ": " : ":";
+        text_ += ": ";
         Write(member, depth + 1);
       }
       NewLine(depth);
@@ -59,7 +59,7 @@ class Writer {
 
   void Separate(bool& first, int depth) {
     if (!first) {
-      text_ += ',';
+      text_ += indent_ > 0 ? "," : ", ";
     }
     first = false;
     NewLine(depth);

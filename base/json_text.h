@@ -13,8 +13,8 @@ enum class NonFinite {
   kStrings  // "NaN", "Infinity", "-Infinity": standard JSON, for `-o json` and the web.
 };
 
-// One line of JSON, or indented by `indent` spaces when that is above 0. Integers stay integers, whole floats keep
-// their
+// One line of JSON, spaced as Python's json does, or indented by `indent` spaces when that is above 0. Integers stay
+// integers, whole floats keep their
 // ".0", bytes that are not UTF-8 become U+FFFD.
 std::string JsonText(const nlohmann::ordered_json& value, NonFinite non_finite, int indent = 0);
 

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "rayctl/v1/common.pb.h"
+
+namespace rayctl::cli {
+
+// What a YAML file given to `submit` is, by its fields.
+enum class YamlKind {
+  kJobFile,      // Or neither; then the job file's own rules say what is missing.
+  kClusterFile,  // Ray's cluster form: it has `provider` and no `entrypoint`.
+};
+YamlKind KindOfYaml(std::string_view text);
+
+// The spec that a job file asks for. INVALID_ARGUMENT: `FILE:LINE:COL: PATH: what was expected; did you mean NAME?` for
+// the first mistake; `file` is how the person named it.
+absl::StatusOr<v1::JobSpec> ParseJobFile(std::string_view text, std::string_view file);
+
+}  // namespace rayctl::cli

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+// What a verb says: answers on stdout, remarks on stderr, straight to the descriptor so that nothing waits in a buffer.
+namespace rayctl::cli {
+
+enum class Format { kText, kJson };
+
+// -o, --output text|json.
+void AddFormatOption(CLI::App& app, Format& format);
+
+// Writes everything, or false once the reader of that descriptor is gone; from then on output is dropped quietly.
+bool WriteAll(int fd, std::string_view bytes);
+// An answer, as is.
+bool Answer(std::string_view text);
+// One line on stderr: "rayctl: ", the text, a line end. Control characters of foreign text are shown as '?'.
+void Remark(std::string_view text);
+// One JSON object and a line end; NaN and infinities as strings.
+bool AnswerJson(const nlohmann::ordered_json& value);
+
+// Text of others in a table or a line: control characters become '?', so that a job's name cannot steer a terminal.
+std::string Printable(std::string_view text);
+
+// Columns under headings, two spaces apart, no space at a line's end. A number column stands right.
+class Table {
+ public:
+  struct Column {
+    std::string heading;
+    bool right = false;
+  };
+  explicit Table(std::vector<Column> columns);
+
+  void AddRow(std::vector<std::string> cells);  // As many cells as columns.
+  std::string Text() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace rayctl::cli

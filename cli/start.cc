@@ -1,0 +1,475 @@
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/json_text.h"
+#include "base/status_text.h"
+#include "cli/call.h"
+#include "cli/daemon_process.h"
+#include "cli/output.h"
+#include "cli/pairs.h"
+#include "cli/places.h"
+#include "cli/stop.h"
+#include "cli/verbs.h"
+#include "client/token.h"
+
+namespace rayctl::cli {
+namespace {
+
+constexpr std::uint16_t kHeadPort = 6379;
+constexpr std::uint16_t kDashboardPort = 8265;
+constexpr std::chrono::seconds kUndoPatience{10};
+
+struct StartOptions {
+  bool head = false;
+  std::string address;
+  std::string host;
+  std::uint16_t port = kHeadPort;
+  std::string dashboard_host = "127.0.0.1";
+  std::uint16_t dashboard_port = kDashboardPort;
+  std::optional<double> num_cpus;
+  std::optional<double> num_gpus;
+  std::string resources;
+  std::string labels;
+  std::string node_name;
+  std::string node_ip_address;
+  std::string state_dir;
+  std::string token;
+  std::string token_file;
+  bool block = false;
+  bool fresh = false;
+  bool insecure = false;
+  Format format = Format::kText;
+};
+
+// Readable at SIGINT, SIGTERM or SIGHUP, which no longer end this program.
+UniqueFd CatchInterrupts() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    ::sigaddset(&signals, signal);
+  }
+  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+  return UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC));
+}
+
+int StartFailed(const absl::Status& status) {
+  Remark(rayctl::Text(status));
+  return absl::IsCancelled(status) ? kExitInterrupted : kExitRefused;
+}
+
+// One start: what it was asked, where it works, what it has started so far.
+class Starter {
+ public:
+  Starter(StartOptions options, client::EndpointSettings settings)
+      : options_(std::move(options)), settings_(std::move(settings)), interrupt_(CatchInterrupts()) {}
+
+  int Run() {
+    if (absl::Status status = Prepare(); !status.ok()) {
+      return StartFailed(status);
+    }
+    if (agent_.pid > 0 && (head_.pid > 0 || !is_head_node_)) {
+      Remark(AlreadyRunning());
+      return kExitRefused;
+    }
+    absl::Status status = is_head_node_ && head_.pid < 0 ? StartHead() : absl::OkStatus();
+    if (status.ok() && agent_.pid < 0) {
+      status = StartAgent();
+    }
+    if (!status.ok()) {
+      // A head without an agent is no cluster: leave nothing half started.
+      for (DaemonProcess* const process : {&agent_, &head_}) {
+        if (process->is_child) {
+          EndProcess(process->pidfd.get(), SIGINT, kUndoPatience);
+        }
+      }
+      RemoveEmptyRunDir();
+      return StartFailed(status);
+    }
+    if (is_head_node_) {
+      Remember();
+    }
+    Announce();
+    lock_.Reset();
+    return options_.block ? Block() : kExitDone;
+  }
+
+ private:
+  absl::Status Prepare() {
+    if (options_.node_name.empty()) {
+      options_.node_name = HostName();
+    }
+    is_head_node_ = options_.head;
+    std::string wanted = options_.state_dir;
+    if (const char* const named = std::getenv("RAYCTL_STATE_DIR"); wanted.empty() && named != nullptr) {
+      wanted = named;
+    }
+    if (wanted.empty() && !options_.head) {
+      wanted = StateDirOfOwnHead();
+    }
+    if (wanted.empty()) {
+      wanted = DefaultStateDir(settings_.home, options_.head ? fmt::format("{}-{}", options_.node_name, options_.port)
+                                                             : options_.node_name + "-agent");
+    }
+    if (absl::Status status = OpenFolders(wanted); !status.ok()) {
+      return status;
+    }
+    if (options_.fresh) {
+      if (head_.pid > 0 || agent_.pid > 0) {
+        return absl::FailedPreconditionError(AlreadyRunning());
+      }
+      const absl::StatusOr<std::string> aside = MoveAside(state_dir_);
+      if (!aside.ok()) {
+        return aside.status();
+      }
+      Remark(fmt::format("the state of before is in {}", *aside));
+      return OpenFolders(state_dir_);
+    }
+    return absl::OkStatus();
+  }
+
+  // Makes and locks the folders and looks who runs there.
+  absl::Status OpenFolders(const std::string& wanted) {
+    absl::StatusOr<std::string> state_dir = MakeStateDir(wanted);
+    if (!state_dir.ok()) {
+      return state_dir.status();
+    }
+    state_dir_ = *std::move(state_dir);
+    for (const char* const folder : {"log", "agent"}) {
+      const std::string path = fmt::format("{}/{}", state_dir_, folder);
+      if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+        return absl::InternalError(fmt::format("making {}: {}", path, std::strerror(errno)));
+      }
+    }
+    lock_.Reset();
+    absl::StatusOr<RunDirLock> run_dir = MakeRunDir(settings_.runtime_root, state_dir_);
+    if (!run_dir.ok()) {
+      return run_dir.status();
+    }
+    run_dir_ = std::move(run_dir->path);
+    lock_ = std::move(run_dir->lock);
+    for (const client::RunningDaemon& daemon : client::LookAround(settings_).daemons) {
+      if (daemon.run_dir != run_dir_) {
+        continue;
+      }
+      DaemonProcess& process = daemon.is_head ? head_ : agent_;
+      process.verb = daemon.is_head ? "head" : "agent";
+      process.pid = static_cast<pid_t>(daemon.pid);
+      process.pidfd = OpenPidfd(process.pid);
+      process.ready = {daemon.address, daemon.dashboard_url, daemon.node_id, daemon.node_name};
+      if (daemon.is_head) {
+        head_local_address_ = daemon.local_address.empty() ? daemon.address : daemon.local_address;
+        options_.insecure = options_.insecure || daemon.insecure;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // `start --address` of a head on this machine, whose own agent is away, means that agent.
+  std::string StateDirOfOwnHead() {
+    const std::vector<client::RunningDaemon> daemons = client::LookAround(settings_).daemons;
+    for (const client::RunningDaemon& head : daemons) {
+      const bool has_agent = std::any_of(daemons.begin(), daemons.end(), [&](const client::RunningDaemon& other) {
+        return !other.is_head && other.run_dir == head.run_dir;
+      });
+      if (head.is_head && !has_agent && (head.address == options_.address || head.local_address == options_.address)) {
+        is_head_node_ = true;
+        return head.state_dir;
+      }
+    }
+    return {};
+  }
+
+  absl::Status StartHead() {
+    const std::string host = !options_.host.empty() ? options_.host : options_.insecure ? "127.0.0.1" : "0.0.0.0";
+    std::vector<std::string> arguments{"--state-dir",      state_dir_,
+                                       "--run-dir",        run_dir_,
+                                       "--host",           host,
+                                       "--port",           std::to_string(options_.port),
+                                       "--dashboard-host", options_.dashboard_host,
+                                       "--dashboard-port", std::to_string(options_.dashboard_port)};
+    if (options_.insecure) {
+      arguments.emplace_back("--insecure");
+    }
+    absl::StatusOr<DaemonProcess> head =
+        StartDaemon("head", std::move(arguments), state_dir_ + "/log/head.log", interrupt_.get());
+    if (!head.ok()) {
+      return head.status();
+    }
+    head_ = *std::move(head);
+    const absl::StatusOr<client::HostPort> at = client::SplitAddress(head_.ready.address);
+    if (!at.ok()) {
+      return absl::InternalError(fmt::format("the head tells no address: {}", rayctl::Text(at.status())));
+    }
+    // The agent beside it connects on the loopback, so that it survives a change of the machine's own address.
+    const bool any_host = host == "0.0.0.0" || host == "::" || host == "[::]";
+    head_local_address_ = any_host ? fmt::format("127.0.0.1:{}", at->port) : head_.ready.address;
+    return absl::OkStatus();
+  }
+
+  absl::Status StartAgent() {
+    std::vector<std::string> arguments{"--state-dir", state_dir_,
+                                       "--run-dir",   run_dir_,
+                                       "--address",   is_head_node_ ? head_local_address_ : options_.address,
+                                       "--node-name", options_.node_name};
+    if (is_head_node_) {
+      arguments.emplace_back("--head-node");
+    }
+    absl::StatusOr<std::string> token_file = AgentTokenFile();
+    if (!token_file.ok()) {
+      return token_file.status();
+    }
+    const auto add = [&](const char* name, const std::string& value) {
+      if (!value.empty()) {
+        arguments.insert(arguments.end(), {name, value});
+      }
+    };
+    add("--token-file", *token_file);
+    add("--num-cpus", options_.num_cpus ? fmt::format("{}", *options_.num_cpus) : "");
+    add("--num-gpus", options_.num_gpus ? fmt::format("{}", *options_.num_gpus) : "");
+    add("--resources", options_.resources);
+    add("--labels", options_.labels);
+    add("--node-ip-address", options_.node_ip_address);
+    if (options_.insecure) {
+      arguments.emplace_back("--insecure");
+    }
+    add("--shim", (std::filesystem::path(OwnPath()).parent_path() / "rayctl-shim").string());
+    absl::StatusOr<DaemonProcess> agent =
+        StartDaemon("agent", std::move(arguments), state_dir_ + "/log/agent.log", interrupt_.get());
+    if (!agent.ok()) {
+      return agent.status();
+    }
+    agent_ = *std::move(agent);
+    return absl::OkStatus();
+  }
+
+  // Where the agent finds what lets it join; empty when it needs nothing.
+  absl::StatusOr<std::string> AgentTokenFile() {
+    if (options_.insecure) {
+      return std::string();
+    }
+    if (is_head_node_) {
+      return JoinTokenFile();
+    }
+    if (!options_.token_file.empty()) {
+      const absl::StatusOr<std::string> token = client::ReadTokenFile(options_.token_file);
+      if (!token.ok()) {
+        return token.status();
+      }
+      return std::filesystem::absolute(options_.token_file).string();
+    }
+    const std::string& token = !options_.token.empty() ? options_.token : settings_.env_token;
+    if (!token.empty()) {
+      if (const auto parsed = client::ParseToken(token); !parsed.ok()) {
+        return absl::InvalidArgumentError(
+            fmt::format("{}: {}", options_.token.empty() ? "RAYCTL_TOKEN" : "--token", rayctl::Text(parsed.status())));
+      }
+      // By a file, because the words of a command line are for everybody to read.
+      const std::string path = state_dir_ + "/agent/join-token";
+      if (absl::Status status = WriteSecretFile(path, token + "\n"); !status.ok()) {
+        return status;
+      }
+      return path;
+    }
+    if (::access((state_dir_ + "/agent/node.pem").c_str(), R_OK) == 0) {
+      return std::string();  // It joined before and has its own certificate.
+    }
+    const absl::StatusOr<client::HostPort> at = client::SplitAddress(options_.address);
+    if (at.ok()) {
+      const std::string saved = fmt::format("{}/.rayctl/{}_{}/token", settings_.home, at->host, at->port);
+      if (::access(saved.c_str(), R_OK) == 0) {
+        return saved;
+      }
+    }
+    return absl::UnauthenticatedError(
+        fmt::format("joining {} wants a join token and there is none here; give it with --token-file, --token or "
+                    "RAYCTL_TOKEN (`rayctl token create --role join` on the head's machine makes one)",
+                    options_.address));
+  }
+
+  std::string JoinTokenFile() const { return state_dir_ + "/head/join-token"; }
+
+  // So that nobody on this machine or a shared home types a token.
+  void Remember() {
+    if (options_.insecure || !head_.is_child) {
+      return;
+    }
+    const absl::StatusOr<std::string> ca = ReadFile(state_dir_ + "/head/ca.pem");
+    const absl::StatusOr<std::string> token = client::ReadTokenFile(state_dir_ + "/head/admin-token");
+    absl::Status status = !ca.ok() ? ca.status() : token.status();
+    if (status.ok()) {
+      status = client::SaveCredentials(settings_.home, head_.ready.address, *ca, *token);
+    }
+    if (!status.ok()) {
+      Remark(fmt::format("other machines of a shared home will need a token: {}", rayctl::Text(status)));
+    }
+  }
+
+  void Announce() const {
+    const std::string& address = is_head_node_ ? head_.ready.address : options_.address;
+    const std::string token_file = is_head_node_ && !options_.insecure ? JoinTokenFile() : std::string();
+    if (options_.format == Format::kJson) {
+      const auto text = [](const std::string& value) {
+        return value.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
+      };
+      AnswerJson({{"address", address},
+                  {"dashboard_url", text(head_.ready.dashboard_url)},
+                  {"token_file", text(token_file)},
+                  {"state_dir", state_dir_},
+                  {"node_id", agent_.ready.node_id}});
+    } else if (is_head_node_) {
+      Answer(fmt::format("address: {}\ndashboard: {}\njoin: rayctl start --address={}{}\n", address,
+                         head_.ready.dashboard_url, address, token_file.empty() ? "" : " --token-file=" + token_file));
+    } else {
+      Answer(fmt::format("address: {}\nnode: {}\n", address,
+                         agent_.ready.node_name.empty() ? options_.node_name : agent_.ready.node_name));
+    }
+  }
+
+  // Stays until both daemons have ended, or ends them at Ctrl-C.
+  int Block() {
+    while (true) {
+      std::array<pollfd, 3> fds{
+          {{interrupt_.get(), POLLIN, 0}, {head_.pidfd.get(), POLLIN, 0}, {agent_.pidfd.get(), POLLIN, 0}}};
+      if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) {
+        Remark(fmt::format("waiting for the daemons: {}", std::strerror(errno)));
+        return kExitRefused;
+      }
+      if (fds[0].revents != 0) {
+        return StopDaemons(settings_, [this](const std::string& path) { return path == run_dir_; });
+      }
+      for (auto [process, fd] : {std::pair{&head_, &fds[1]}, std::pair{&agent_, &fds[2]}}) {
+        if (fd->revents != 0) {
+          WaitForEnd(process->pidfd.get(), std::chrono::milliseconds(0));  // Reaps it.
+          process->pidfd.Reset();
+          Remark(fmt::format("the {} has ended", process->verb));
+        }
+      }
+      if (!head_.pidfd.valid() && !agent_.pidfd.valid()) {
+        return kExitDone;
+      }
+    }
+  }
+
+  void RemoveEmptyRunDir() const {
+    ::rmdir(run_dir_.c_str());
+    ::rmdir(settings_.runtime_root.c_str());
+  }
+
+  std::string AlreadyRunning() const {
+    std::string who;
+    for (const DaemonProcess* const process : {&head_, &agent_}) {
+      if (process->pid > 0) {
+        who += fmt::format("{}{} (pid {})", who.empty() ? "" : " and ", process->verb, process->pid);
+      }
+    }
+    return fmt::format("already running on {}: {}; `rayctl stop --state-dir {}` ends it", state_dir_, who, state_dir_);
+  }
+
+  StartOptions options_;
+  client::EndpointSettings settings_;
+  UniqueFd interrupt_;
+  bool is_head_node_ = false;
+  std::string state_dir_;
+  std::string run_dir_;
+  UniqueFd lock_;
+  DaemonProcess head_{.verb = "head"};
+  DaemonProcess agent_{.verb = "agent"};
+  std::string head_local_address_;  // As the agent beside it connects.
+};
+
+// What is wrong with the words as such; empty when nothing is.
+std::string Check(StartOptions& options) {
+  if (options.head == !options.address.empty()) {
+    return "start takes one of --head (a new cluster) and --address=HOST:PORT (join one)";
+  }
+  if (options.fresh && !options.head) {
+    return "--fresh goes with --head";
+  }
+  if (options.insecure && options.head && !options.host.empty() && options.host != "127.0.0.1" &&
+      options.host != "localhost" && options.host != "::1") {
+    return "--insecure binds loopback only; leave --host out";
+  }
+  if (!options.address.empty()) {
+    absl::StatusOr<std::string> address = client::NormaliseAddress(options.address);
+    if (!address.ok()) {
+      return fmt::format("--address: {}", rayctl::Text(address.status()));
+    }
+    options.address = *std::move(address);
+  }
+  if (!options.resources.empty()) {
+    const auto amounts = ParseAmounts(options.resources);
+    if (!amounts.ok()) {
+      return fmt::format("--resources: {}", rayctl::Text(amounts.status()));
+    }
+    options.resources = JsonText(nlohmann::ordered_json(*amounts), NonFinite::kPython);
+  }
+  if (!options.labels.empty()) {
+    const auto labels = ParsePairs(options.labels);
+    if (!labels.ok()) {
+      return fmt::format("--labels: {}", rayctl::Text(labels.status()));
+    }
+    options.labels.clear();
+    for (const auto& [name, value] : *labels) {
+      options.labels += fmt::format("{}{}={}", options.labels.empty() ? "" : ",", name, value);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+int RunStart(const Arguments& arguments) {
+  CommandLine line("start",
+                   "Start a head and an agent on this machine (--head), or an agent that joins a cluster (--address). "
+                   "Returns when they are ready.",
+                   "rayctl start --head --num-cpus 8\n  rayctl start --address=10.0.0.1:6379 --token-file=join-token");
+  StartOptions options;
+  line.add_flag("--head", options.head, "Start a new cluster, or go on with the one in the state folder");
+  line.add_option("--address", options.address, "Join the cluster of this head")->type_name("HOST:PORT");
+  line.add_option("--host", options.host, "Where the head listens (default all addresses)")->type_name("HOST");
+  line.add_option("--port", options.port, "The head's port; 0 picks one (default 6379)")->type_name("PORT");
+  line.add_option("--dashboard-host", options.dashboard_host, "Where the page listens (default 127.0.0.1)")
+      ->type_name("HOST");
+  line.add_option("--dashboard-port", options.dashboard_port, "The page's port; 0 picks one (default 8265)")
+      ->type_name("PORT");
+  const CLI::Range amount(0.0, 1e6);
+  line.add_option("--num-cpus", options.num_cpus, "CPUs of this node (default those it has)")
+      ->type_name("N")
+      ->check(amount);
+  line.add_option("--num-gpus", options.num_gpus, "GPUs of this node (default those it has)")
+      ->type_name("N")
+      ->check(amount);
+  line.add_option("--resources", options.resources, "Other resources: NAME=AMOUNT,... or JSON")->type_name("LIST");
+  line.add_option("--labels", options.labels, "Labels of this node: NAME=VALUE,... or JSON")->type_name("LIST");
+  line.add_option("--node-name", options.node_name, "Name of this node (default the host's)")->type_name("NAME");
+  line.add_option("--node-ip-address", options.node_ip_address, "Address at which other nodes reach this one")
+      ->type_name("IP");
+  line.add_option("--state-dir", options.state_dir, "Folder of this node's state (default RAYCTL_STATE_DIR)")
+      ->type_name("PATH");
+  line.add_option("--token", options.token, "Join token (default RAYCTL_TOKEN)")->type_name("TOKEN");
+  line.add_option("--token-file", options.token_file, "File that holds the join token")->type_name("PATH");
+  line.add_flag("--block", options.block, "Stay until the daemons end; Ctrl-C ends them");
+  line.add_flag("--fresh", options.fresh, "Move the state folder aside and begin anew");
+  line.add_flag("--insecure", options.insecure, "Neither TLS nor tokens; loopback only");
+  AddFormatOption(line, options.format);
+  if (const std::optional<int> code = line.Read(arguments)) {
+    return *code;
+  }
+  if (const std::string wrong = Check(options); !wrong.empty()) {
+    return UsageError("start: " + wrong);
+  }
+  return Starter(std::move(options), client::SettingsFromEnvironment()).Run();
+}
+
+}  // namespace rayctl::cli

@@ -1,0 +1,71 @@
+#include "cli/verbs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "cli/output.h"
+
+namespace rayctl::cli {
+namespace {
+
+struct Verb {
+  std::string_view name;
+  std::string_view about;
+  int (*run)(const Arguments&);
+};
+
+constexpr std::array<Verb, 11> kVerbs{{
+    {"start", "Start a head on this machine, or join this machine to a cluster", RunStart},
+    {"stop", "Stop everything that this user started on this machine", RunStop},
+    {"status", "Show nodes, resources and jobs in a few lines", RunStatus},
+    {"submit", "Run a command or a job file and follow its output", RunSubmit},
+    {"wait", "Wait until a job has ended and exit with its code", RunWait},
+    {"cancel", "End a job", RunCancel},
+    {"logs", "Print the output of a job", RunLogs},
+    {"list", "List nodes, jobs or workers", RunList},
+    {"describe", "Show all that is known of one job or node", RunDescribe},
+    {"token", "Create, list and revoke tokens", RunToken},
+    {"version", "Print the version of this program and of the head", RunVersion},
+}};
+
+std::string Help() {
+  std::string text = "rayctl: a cluster for training and tuning models\n\nUsage: rayctl VERB [OPTIONS]\n\nVerbs:\n";
+  for (const Verb& verb : kVerbs) {
+    text += fmt::format("  {:<10}{}\n", verb.name, verb.about);
+  }
+  text +=
+      "\n`rayctl VERB --help` tells more of each.\n\nExample:\n"
+      "  rayctl start --head && rayctl submit -- echo hi && rayctl stop\n";
+  return text;
+}
+
+}  // namespace
+
+int RunVerb(const Arguments& arguments) {
+  if (arguments.empty()) {
+    WriteAll(2, Help());
+    return kExitUsage;
+  }
+  const std::string& name = arguments.front();
+  const Arguments rest(arguments.begin() + 1, arguments.end());
+  if (name == "--help" || name == "-h" || name == "help") {
+    Answer(Help());
+    return kExitDone;
+  }
+  if (name == "--version") {
+    return RunVersion(rest);
+  }
+  std::vector<std::string> names;
+  for (const Verb& verb : kVerbs) {
+    if (verb.name == name) {
+      return verb.run(rest);
+    }
+    names.emplace_back(verb.name);
+  }
+  return UsageError(
+      fmt::format("no such verb '{}'{}", name, Nearest(name, names) ? DidYouMean(name, names) : "; see rayctl --help"));
+}
+
+}  // namespace rayctl::cli

@@ -1,0 +1,47 @@
+#include <fmt/format.h>
+
+#include "cli/call.h"
+#include "cli/json_shapes.h"
+#include "cli/output.h"
+#include "cli/verbs.h"
+
+namespace rayctl::cli {
+namespace {
+
+constexpr std::uint32_t kApi = 1;  // rayctl/v1.
+
+}  // namespace
+
+int RunVersion(const Arguments& arguments) {
+  CommandLine line("version", "Print the version of this program, or with --address of a head.",
+                   "rayctl version\n  rayctl version --address 10.0.0.1:6379 -o json");
+  HeadOptions options;
+  Format format = Format::kText;
+  AddHeadOptions(line, options);
+  AddFormatOption(line, format);
+  if (const std::optional<int> code = line.Read(arguments)) {
+    return *code;
+  }
+  std::string version = RAYCTL_VERSION;
+  std::uint32_t api = kApi;
+  if (!options.address.empty()) {
+    absl::StatusOr<HeadClient> head = HeadClient::Open(options);
+    if (!head.ok()) {
+      return Failed(head.status());
+    }
+    const absl::StatusOr<v1::GetVersionResponse> response = head->GetVersion();
+    if (!response.ok()) {
+      return Failed(response.status());
+    }
+    version = response->version();
+    api = response->api();
+  }
+  if (format == Format::kJson) {
+    AnswerJson({{"version", version}, {"api", api}});
+  } else {
+    Answer(fmt::format("rayctl {}\n", version));
+  }
+  return kExitDone;
+}
+
+}  // namespace rayctl::cli
