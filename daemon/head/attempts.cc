@@ -42,15 +42,33 @@ void Head::Impl::Discard(NodeId node, const link::RankKey& key, bool alive) {
     runtime.stale.erase(key);
     const auto job = jobs_.find(key.job);
     const bool here = job != jobs_.end() && RunsOn(job->second, node);
-    const bool more = std::any_of(runtime.stale.begin(), runtime.stale.end(),
-                                  [&](const link::RankKey& other) { return other.job == key.job; });
-    if (here && key.attempt < job->second.attempt.number) {
-      SendTo(node, link::ForgetRanks{key.job, key.attempt});
-    } else if (!here && !more) {
-      SendTo(node, link::ForgetJob{key.job});
-    }
+    Forget(node, key.job, here ? LastSettled(job->second) : std::nullopt);
   }
   RefreshPresence(node);
+}
+
+// The newest attempt of the job of which every end is recorded; nullopt: there is none.
+std::optional<AttemptNumber> Head::Impl::LastSettled(const JobRecord& job) const {
+  if (InLine(job.id)) {
+    return job.attempt.number;
+  }
+  return job.attempt.number == 0 ? std::nullopt : std::optional(job.attempt.number - 1);
+}
+
+// What is recorded need not be told again: up to that attempt of a job that goes on here, else all of the job. Not
+// while a rank of the job is still to be heard of: the end of that is what frees the node.
+void Head::Impl::Forget(NodeId node, JobId id, std::optional<AttemptNumber> attempt) {
+  const auto& stale = runtimes_.at(node).stale;
+  const auto first = stale.lower_bound({id, 0, 0});
+  if (first != stale.end() && first->job == id) {
+    return;
+  }
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || !RunsOn(job->second, node)) {
+    SendTo(node, link::ForgetJob{id});
+  } else if (attempt) {
+    SendTo(node, link::ForgetRanks{id, *attempt});
+  }
 }
 
 std::optional<JobId> Head::Impl::ApplyFacts(NodeId node, const link::RankFacts& facts) {
@@ -246,7 +264,7 @@ void Head::Impl::Settle(JobRecord& job) {
   if (job.state == JobState::kRecovering) {
     job.reason = cause ? cause->reason : Reason::kNone;
     for (const NodeId node : NodesOf(job.attempt)) {
-      SendTo(node, link::ForgetRanks{job.id, job.attempt.number});
+      Forget(node, job.id, job.attempt.number);
     }
     Touch(job.id);
     Enqueue(job);

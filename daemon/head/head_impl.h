@@ -130,6 +130,8 @@ class Head::Impl {
   void Settle(JobRecord& job);
   bool HasFailuresLeft(const JobRecord& job) const;
   void Discard(NodeId node, const link::RankKey& key, bool alive);
+  std::optional<AttemptNumber> LastSettled(const JobRecord& job) const;
+  void Forget(NodeId node, JobId id, std::optional<AttemptNumber> attempt);
   bool RunsOn(const JobRecord& job, NodeId node) const;  // Its current attempt has a rank there, and it is not final.
   std::vector<NodeId> NodesOf(const AttemptRecord& attempt) const;  // In order of node rank.
 

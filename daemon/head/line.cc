@@ -223,7 +223,7 @@ void Head::Impl::StartAttempt(JobRecord& job, const scheduler::Placed& placed) {
   Touch(job.id);
   for (const NodeId node : before) {
     if (!local_ranks.contains(node)) {
-      SendTo(node, link::ForgetJob{job.id});
+      Forget(node, job.id, std::nullopt);
     }
   }
   for (const NodeId node : NodesOf(job.attempt)) {

@@ -120,15 +120,14 @@ void Head::Impl::OnRegister(StreamId stream, NodeId node, const link::Register& 
 
   // Nothing is sent before Registered: until then the node has no stream.
   std::set<link::RankKey> reported;
-  std::map<JobId, AttemptNumber> ended;
+  std::set<JobId> ended;
   for (const link::RankFacts& facts : message.ranks) {
     reported.insert(facts.key);
     if (const auto job = ApplyFacts(node, facts)) {
       to_evaluate.insert(*job);
     }
     if (facts.state == WorkerState::kExited || facts.state == WorkerState::kLost) {
-      AttemptNumber& newest = ended[facts.key.job];
-      newest = std::max(newest, facts.key.attempt);
+      ended.insert(facts.key.job);
     }
   }
   const auto leases = runtime.leases;
@@ -177,15 +176,9 @@ void Head::Impl::OnRegister(StreamId stream, NodeId node, const link::Register& 
   }
   registered.kept_jobs.assign(kept.begin(), kept.end());
   SendTo(node, std::move(registered));
-  for (const auto& [id, attempt] : ended) {
-    const auto job = jobs_.find(id);
-    if (!kept.contains(id) || job == jobs_.end() || IsFinal(job->second.state)) {
-      continue;
-    }
-    if (attempt < job->second.attempt.number || InLine(id)) {
-      SendTo(node, link::ForgetRanks{id, attempt});
-    } else if (attempt > 0) {
-      SendTo(node, link::ForgetRanks{id, job->second.attempt.number - 1});
+  for (const JobId id : ended) {
+    if (const auto job = jobs_.find(id); job != jobs_.end() && RunsOn(job->second, node)) {
+      Forget(node, id, LastSettled(job->second));
     }
   }
   for (const auto& [id, count] : runtime.leases) {

@@ -211,7 +211,7 @@ void Head::Impl::Finish(JobRecord& job, JobState state, Reason reason, std::int3
   SetState(job, state);
   finished_.push_back(job.id);
   for (const NodeId node : NodesOf(job.attempt)) {
-    SendTo(node, link::ForgetJob{job.id});
+    Forget(node, job.id, std::nullopt);
   }
 }
 

@@ -200,6 +200,8 @@ class HeadDriver {
     }
     return bodies;
   }
+  // Everything sent on the stream since this was last asked.
+  std::vector<link::HeadToAgent> TakeMessages(StreamId stream) { return std::exchange(sent_[stream], {}); }
   NodeState StateOf(NodeId node) {
     for (const Head::NodeStatus& status : head_->Nodes()) {
       if (status.record.id == node) {
