@@ -19,6 +19,8 @@ using std::chrono::minutes;
 using std::chrono::seconds;
 
 constexpr std::uint64_t kFixedSeeds = 50;
+constexpr std::int32_t kExitNotFound = 127;
+constexpr std::int32_t kExitSignalBase = 128;
 
 // What the program says when a machine aborts. Made before the run: a signal handler may not build strings.
 char g_last_words[512];
@@ -41,7 +43,10 @@ void PrepareLastWords(std::uint64_t seed) {
 class Campaign {
  public:
   Campaign(std::uint64_t seed, const CampaignOptions& options)
-      : options_(options), random_(seed ^ 0x5eed), peaceful_(random_.Chance(0.08)), sim_(seed, DrawShape(), options.print_trace) {}
+      : options_(options),
+        random_(seed ^ 0x5eed),
+        peaceful_(random_.Chance(0.08)),
+        sim_(seed, DrawShape(), options.print_trace) {}
 
   void Run() {
     sim_.Begin();
@@ -60,6 +65,9 @@ class Campaign {
     sim_.HealEverything();
     if (const std::string what = sim_.SettlesWithin(options_.settle_limit); !what.empty()) {
       throw Violation(fmt::format("does not come to rest: {}", what));
+    }
+    if (peaceful_) {
+      CheckScripts();
     }
     CountJobs();
     if (random_.Chance(0.25)) {
@@ -142,7 +150,8 @@ class Campaign {
     spec.priority = static_cast<std::int32_t>(random_.Below(3));
     spec.max_failures = random_.Chance(0.5) ? 0 : static_cast<std::int32_t>(random_.Between(1, 4));
     spec.agent_grace = random_.Chance(0.2) ? random_.Between(seconds(5), seconds(30)) : Duration(seconds(60));
-    spec.grace_period = random_.Chance(0.3) ? random_.Between(Duration(0), Duration(seconds(3))) : Duration(seconds(10));
+    spec.grace_period =
+        random_.Chance(0.3) ? random_.Between(Duration(0), Duration(seconds(3))) : Duration(seconds(10));
     if (random_.Chance(0.05)) {
       spec.head_grace = random_.Between(seconds(1), seconds(20));
     }
@@ -270,10 +279,40 @@ class Campaign {
     }
   }
 
+  // Where nothing was done to them, jobs end exactly as their ranks were told to.
+  void CheckScripts() {
+    for (const auto& [id, job] : sim_.head().jobs()) {
+      const JobPlan& plan = sim_.PlanOfJob(id);
+      if (!IsFinal(job.state) || job.reason == Reason::kUser || job.reason == Reason::kTimeout ||
+          plan.plan.usual.hangs) {
+        continue;
+      }
+      const bool fails = !plan.plan.of_rank.empty();
+      const std::int64_t failing = fails ? std::int64_t{plan.plan.failing_attempts} : 0;
+      const bool succeeds = failing <= plan.spec.max_failures;
+      const Script script = fails ? plan.plan.of_rank.begin()->second : Script{};
+      const Reason reason = succeeds             ? Reason::kNone
+                            : script.cannot_exec ? Reason::kStartFailed
+                            : script.signal != 0 ? Reason::kSignaled
+                                                 : Reason::kExited;
+      const std::int32_t code = succeeds             ? 0
+                                : script.cannot_exec ? kExitNotFound
+                                : script.signal != 0 ? kExitSignalBase + script.signal
+                                                     : script.exit_code;
+      const std::int64_t failures = succeeds ? failing : plan.spec.max_failures + 1;
+      if ((job.state == JobState::kSucceeded) != succeeds || job.reason != reason || job.exit_code != code ||
+          job.failures != failures) {
+        throw Violation(fmt::format("job {} ended {} {} with {} after {} failures, its script says {} with {} after {}",
+                                    id.value, Name(job.state), Name(job.reason), job.exit_code.value_or(-1),
+                                    job.failures, Name(reason), code, failures));
+      }
+    }
+  }
+
   void CountJobs() {
     for (const auto& [id, job] : sim_.head().jobs()) {
-      sim_.world().Count(fmt::format("job {}{}{}", Name(job.state), job.reason == Reason::kNone ? "" : "/",
-                                     Name(job.reason)));
+      sim_.world().Count(
+          fmt::format("job {}{}{}", Name(job.state), job.reason == Reason::kNone ? "" : "/", Name(job.reason)));
     }
   }
 

@@ -11,9 +11,9 @@
 namespace rayctl::sim {
 
 struct CampaignOptions {
-  std::optional<std::uint32_t> nodes;               // Drawn from the seed where absent.
-  Duration troubled = std::chrono::minutes(25);     // While jobs come and things fail.
-  Duration settle_limit = std::chrono::hours(6);    // Of virtual time, after all is healed.
+  std::optional<std::uint32_t> nodes;             // Drawn from the seed where absent.
+  Duration troubled = std::chrono::minutes(25);   // While jobs come and things fail.
+  Duration settle_limit = std::chrono::hours(6);  // Of virtual time, after all is healed.
   bool print_trace = false;
 };
 
@@ -27,8 +27,8 @@ struct CampaignResult {
   std::map<std::string, std::uint64_t> counts;  // Faults by kind, and jobs by state.
 };
 
-// One seed from an empty cluster through faults of all kinds to rest. Says how to replay it when it is broken, also when
-// an invariant of the machines aborts the program.
+// One seed from an empty cluster through faults of all kinds to rest. Says how to replay it when it is broken, also
+// when an invariant of the machines aborts the program.
 CampaignResult RunSeed(std::uint64_t seed, const CampaignOptions& options);
 
 // The command that runs just this seed again.

@@ -16,28 +16,27 @@ std::string Text(const link::RankFacts& facts) {
   std::string text = fmt::format("{}.{}.{} {} pid {}", facts.key.job.value, facts.key.attempt, facts.key.rank,
                                  Name(facts.state), facts.pid);
   if (facts.state == WorkerState::kExited) {
-    text += fmt::format(" code {} signal {}{}{}{}", facts.end.exit_code, facts.end.signal,
-                        facts.end.lost ? " lost" : "", facts.end.start_failed ? " start failed" : "",
-                        facts.end.stop_requested ? " stop requested" : "");
+    text +=
+        fmt::format(" code {} signal {}{}{}{}", facts.end.exit_code, facts.end.signal, facts.end.lost ? " lost" : "",
+                    facts.end.start_failed ? " start failed" : "", facts.end.stop_requested ? " stop requested" : "");
   }
   return text;
 }
 
 std::string Text(const link::AgentToHead& message) {
-  const std::string body =
-      std::visit(Overloaded{
-                     [](const link::Register& reg) {
-                       std::string text = fmt::format("register boot {}", reg.boot_id);
-                       for (const link::RankFacts& facts : reg.ranks) {
-                         text += fmt::format(" [{}]", Text(facts));
-                       }
-                       return text;
-                     },
-                     [](const link::Heartbeat&) { return std::string("heartbeat"); },
-                     [](const link::RankChanged& changed) { return Text(changed.facts); },
-                     [](const link::Goodbye& bye) { return fmt::format("goodbye: {}", bye.why); },
-                 },
-                 message.body);
+  const std::string body = std::visit(Overloaded{
+                                          [](const link::Register& reg) {
+                                            std::string text = fmt::format("register boot {}", reg.boot_id);
+                                            for (const link::RankFacts& facts : reg.ranks) {
+                                              text += fmt::format(" [{}]", Text(facts));
+                                            }
+                                            return text;
+                                          },
+                                          [](const link::Heartbeat&) { return std::string("heartbeat"); },
+                                          [](const link::RankChanged& changed) { return Text(changed.facts); },
+                                          [](const link::Goodbye& bye) { return fmt::format("goodbye: {}", bye.why); },
+                                      },
+                                      message.body);
   return fmt::format("inc {} seq {} {}", message.incarnation, message.sequence, body);
 }
 
@@ -64,7 +63,8 @@ std::string Text(const link::HeadToAgent& message) {
           },
           [](const link::StartGroup& start) { return Text(start); },
           [](const link::StopGroup& stop) {
-            return fmt::format("stop {}.{} grace {} ns: {}", stop.job.value, stop.attempt, stop.grace.count(), stop.why);
+            return fmt::format("stop {}.{} grace {} ns: {}", stop.job.value, stop.attempt, stop.grace.count(),
+                               stop.why);
           },
           [](const link::ForgetRanks& forget) { return fmt::format("forget {}.{}", forget.job.value, forget.attempt); },
           [](const link::ForgetJob& forget) { return fmt::format("forget job {}", forget.job.value); },
@@ -142,9 +142,9 @@ std::string Describe(const head::Effect& effect) {
       Overloaded{
           [](const head::Put& put) {
             if (const auto* job = std::get_if<head::JobRecord>(&put.record)) {
-              std::string text =
-                  fmt::format("put job {} {} {} attempt {}{} failures {}", job->id.value, Name(job->state),
-                              Name(job->reason), job->attempt.number, job->attempt.ended ? " ended" : "", job->failures);
+              std::string text = fmt::format("put job {} {} {} attempt {}{} failures {}", job->id.value,
+                                             Name(job->state), Name(job->reason), job->attempt.number,
+                                             job->attempt.ended ? " ended" : "", job->failures);
               for (const head::RankRecord& rank : job->attempt.ranks) {
                 text += fmt::format(" {}@{}", Name(rank.state), rank.node.value);
               }
@@ -157,7 +157,8 @@ std::string Describe(const head::Effect& effect) {
           },
           [](const head::Erase& erase) { return fmt::format("erase {}", erase.key.id); },
           [](const head::Reply& reply) {
-            return fmt::format("reply {} {}", reply.call.value, reply.answer.ok() ? "ok" : reply.answer.status().ToString());
+            return fmt::format("reply {} {}", reply.call.value,
+                               reply.answer.ok() ? "ok" : reply.answer.status().ToString());
           },
           [](const head::Send& send) { return fmt::format("send {} {}", send.stream.value, Text(send.message)); },
           [](const head::CloseStream& close) {
@@ -204,7 +205,9 @@ std::string Describe(const shim::Event& event) {
           [](const shim::AgentConnected&) { return std::string("agent connected"); },
           [](const shim::AgentClosed&) { return std::string("agent closed"); },
           [](const shim::AgentSaid& said) { return fmt::format("agent: {}", Text(said.message)); },
-          [](const shim::Spawned& spawned) { return fmt::format("spawned {} pid {}", Text(spawned.rank), spawned.pid); },
+          [](const shim::Spawned& spawned) {
+            return fmt::format("spawned {} pid {}", Text(spawned.rank), spawned.pid);
+          },
           [](const shim::SpawnFailed& failed) { return fmt::format("spawn of {} failed", Text(failed.rank)); },
           [](const shim::Exited& exited) {
             return fmt::format("exited {} code {} signal {}", Text(exited.rank), exited.exit_code, exited.signal);

@@ -11,7 +11,6 @@ namespace rayctl::sim {
 
 namespace local = ::rayctl::local::v1;
 
-
 std::string Describe(const head::Event& event);
 std::string Describe(const head::Effect& effect);
 std::string Describe(const agent::Event& event);

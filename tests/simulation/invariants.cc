@@ -104,8 +104,8 @@ void Invariants::CheckEnd(const head::JobRecord& job) const {
     const bool known_end = record.state == WorkerState::kExited && !record.end.lost && !record.end.start_failed;
     if (known_end && process != nullptr && process->ran && !process->by_fault &&
         (process->alive || process->exit_code != record.end.exit_code || process->signal != record.end.signal)) {
-      Broken(fmt::format("job {} rank {} ended with {} signal {}, and is recorded with {} signal {}", job.id.value, rank,
-                         process->exit_code, process->signal, record.end.exit_code, record.end.signal));
+      Broken(fmt::format("job {} rank {} ended with {} signal {}, and is recorded with {} signal {}", job.id.value,
+                         rank, process->exit_code, process->signal, record.end.exit_code, record.end.signal));
     }
     if (job.state == JobState::kSucceeded &&
         (process == nullptr || process->alive || process->exit_code != 0 || process->signal != 0)) {

@@ -266,9 +266,10 @@ void NodeHost::CarryOut(const agent::Effect& effect) {
                  [this](const agent::SendShim& send) { SendShim(send.job, send.message); },
                  [this](const agent::RemoveShim& remove) {
                    if (shims_.contains(remove.job)) {
-                     throw Violation(fmt::format("host {}: the agent removed the socket and state file of job {}, whose "
-                                                 "shim lives",
-                                                 index_, remove.job.value));
+                     throw Violation(
+                         fmt::format("host {}: the agent removed the socket and state file of job {}, whose "
+                                     "shim lives",
+                                     index_, remove.job.value));
                    }
                    agent_->links.erase(remove.job);
                    state_files_.erase(remove.job);
@@ -413,8 +414,8 @@ void NodeHost::TellShimClosed(JobId job, std::uint64_t connection, const std::st
     }
     agent_->links.erase(live);
     const auto file = state_files_.find(job);
-    Deliver(agent::ShimClosed{job, file == state_files_.end() ? std::vector<local::RankStatus>() : RanksOf(file->second),
-                              why});
+    Deliver(agent::ShimClosed{
+        job, file == state_files_.end() ? std::vector<local::RankStatus>() : RanksOf(file->second), why});
     CheckScanned();
   });
 }

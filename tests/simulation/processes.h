@@ -14,19 +14,19 @@ namespace rayctl::sim {
 
 // What one rank does, as its job's plan says.
 struct Script {
-  Duration runs{0};            // Then it ends as below. 0 with `hangs`: for ever.
-  bool hangs = false;          // Never ends of itself.
+  Duration runs{0};    // Then it ends as below. 0 with `hangs`: for ever.
+  bool hangs = false;  // Never ends of itself.
   std::int32_t exit_code = 0;
-  std::int32_t signal = 0;     // It kills itself with this instead.
+  std::int32_t signal = 0;  // It kills itself with this instead.
   bool ignores_term = false;
-  bool cannot_exec = false;    // 127.
+  bool cannot_exec = false;        // 127.
   bool leaves_with_peers = false;  // As torch does: it exits 1 soon after another rank of its gang has died badly.
 };
 
 // Which script a rank of an attempt follows.
 struct Plan {
   Script usual;
-  std::map<Rank, Script> of_rank;            // In every attempt that `failing_attempts` covers.
+  std::map<Rank, Script> of_rank;              // In every attempt that `failing_attempts` covers.
   AttemptNumber failing_attempts = 1'000'000;  // From this one on every rank follows `usual`.
 
   const Script& Of(AttemptNumber attempt, Rank rank) const {

@@ -11,8 +11,9 @@ namespace rayctl::sim {
 namespace {
 
 int Run(int argc, char** argv) {
-  CLI::App app{"Runs head, agents and shims under simulated clocks, networks and disks.\n"
-               "Example: rayctl_sim --seeds 1000 --first 1"};
+  CLI::App app{
+      "Runs head, agents and shims under simulated clocks, networks and disks.\n"
+      "Example: rayctl_sim --seeds 1000 --first 1"};
   std::uint64_t seeds = 50;
   std::uint64_t first = 1;
   std::uint64_t one = 0;

@@ -168,7 +168,8 @@ void ShimHost::AfterExec(const shim::RankRef& ref) {
   process.ran = true;
   const int early_signal = child.signal_before_exec;
   if (!script.hangs) {
-    Later(script.runs, [this, number, script] { EndRank(number, script.signal != 0 ? 0 : script.exit_code, script.signal); });
+    Later(script.runs,
+          [this, number, script] { EndRank(number, script.signal != 0 ? 0 : script.exit_code, script.signal); });
   }
   Handle(shim::Spawned{.rank = ref, .pid = process.pid, .start_ticks = number});
   if (early_signal != 0 && !over_) {

@@ -38,9 +38,7 @@ Simulation::Simulation(std::uint64_t seed, const Shape& shape, bool print_trace)
             .join =
                 [this](const std::string& name, NodeId known, std::function<void(NodeId)> answer) {
                   head_->Call(
-                      [&](CallId call) {
-                        return head::JoinNode{.call = call, .node_name = name, .known = known};
-                      },
+                      [&](CallId call) { return head::JoinNode{.call = call, .node_name = name, .known = known}; },
                       [answer = std::move(answer)](const absl::StatusOr<head::Answer>& reply) {
                         if (!reply.ok()) {
                           throw Violation(fmt::format("a node may not join: {}", reply.status().ToString()));
@@ -148,6 +146,15 @@ JobId Simulation::SubmitAndWait(JobPlan plan) {
   return *JobOf(request);
 }
 
+const JobPlan& Simulation::PlanOfJob(JobId job) const {
+  for (const auto& [number, request] : requests_) {
+    if (request.job == job) {
+      return request.plan;
+    }
+  }
+  throw Violation(fmt::format("job {} was submitted by nobody", job.value));
+}
+
 void Simulation::Cancel(JobId job) {
   invariants_->OnCancelWanted(job);
   TryCancel(job, 0);
@@ -157,15 +164,15 @@ void Simulation::TryCancel(JobId job, std::uint64_t tries) {
   if (cancels_answered_.contains(job)) {
     return;
   }
-  head_->Call([&](CallId call) { return head::CancelJob{.call = call, .job = job, .user = std::string(kUser)}; },
-              [this, job](const absl::StatusOr<head::Answer>& reply) {
-                if (!reply.ok()) {
-                  throw Violation(fmt::format("the cancel of job {} is refused: {}", job.value,
-                                              reply.status().ToString()));
-                }
-                cancels_answered_.insert(job);
-                invariants_->OnCancelled(job, std::get<head::CancelAnswer>(*reply).state);
-              });
+  head_->Call(
+      [&](CallId call) { return head::CancelJob{.call = call, .job = job, .user = std::string(kUser)}; },
+      [this, job](const absl::StatusOr<head::Answer>& reply) {
+        if (!reply.ok()) {
+          throw Violation(fmt::format("the cancel of job {} is refused: {}", job.value, reply.status().ToString()));
+        }
+        cancels_answered_.insert(job);
+        invariants_->OnCancelled(job, std::get<head::CancelAnswer>(*reply).state);
+      });
   world_->queue.After(kClientRetry, [this, job, tries] { TryCancel(job, tries + 1); });
 }
 
@@ -268,8 +275,8 @@ NodeState Simulation::StateOf(std::size_t host) const {
 
 void Simulation::OnSpawn(const Process& process, const local::RankStart& start) {
   world_->Count("ranks spawned");
-  world_->Say(fmt::format("host {} rank {}.{}.{} spawned", process.host, process.job.value, process.attempt,
-                          process.rank));
+  world_->Say(
+      fmt::format("host {} rank {}.{}.{} spawned", process.host, process.job.value, process.attempt, process.rank));
   invariants_->OnSpawn(process, start);
 }
 

@@ -46,6 +46,7 @@ class Simulation final : public ProcessWatcher {
   std::uint64_t Submit(JobPlan plan);  // Returns the number of the request.
   std::optional<JobId> JobOf(std::uint64_t request) const;
   JobId SubmitAndWait(JobPlan plan);
+  const JobPlan& PlanOfJob(JobId job) const;
   void Cancel(JobId job);
   void StopCluster();
   void ReadOutput(JobId job);  // Asks for it and loses interest: what it does to the streams is what counts.
