@@ -1,0 +1,108 @@
+#include "cli/follow.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+namespace rayctl::cli {
+namespace {
+
+// Prints into two strings.
+struct Printed {
+  explicit Printed(bool prefixed)
+      : printer(
+            [this](v1::OutputStream stream, std::string_view bytes) {
+              (stream == v1::OUTPUT_STREAM_STDERR ? err : out) += bytes;
+              return open;
+            },
+            prefixed) {}
+  bool Add(std::uint32_t rank, std::string_view data, v1::OutputStream stream = v1::OUTPUT_STREAM_STDOUT,
+           std::uint32_t attempt = 0) {
+    v1::JobOutput output;
+    output.set_attempt(attempt);
+    output.set_rank(rank);
+    output.set_stream(stream);
+    output.set_data(std::string(data));
+    return printer.Print(output);
+  }
+  std::string out;
+  std::string err;
+  bool open = true;
+  OutputPrinter printer;
+};
+
+TEST_CASE("one rank is printed byte for byte", "[cli]") {
+  Printed printed(/*prefixed=*/false);
+  const std::string bytes("a\0b\r\n\xFF no end", 14);
+  printed.Add(0, bytes);
+  printed.Add(0, "oops", v1::OUTPUT_STREAM_STDERR);
+  CHECK(printed.out == bytes);
+  CHECK(printed.err == "oops");
+  printed.printer.Flush();
+  CHECK(printed.out == bytes);
+}
+
+TEST_CASE("lines of several ranks are prefixed and never torn", "[cli]") {
+  Printed printed(/*prefixed=*/true);
+  printed.Add(0, "hel");
+  printed.Add(1, "one\ntw");
+  CHECK(printed.out == "[rank 1] one\n");
+  printed.Add(0, "lo\n\n");
+  CHECK(printed.out == "[rank 1] one\n[rank 0] hello\n[rank 0] \n");
+  printed.Add(1, "err of 1\n", v1::OUTPUT_STREAM_STDERR);
+  CHECK(printed.err == "[rank 1] err of 1\n");
+  printed.Add(1, "o");
+  printed.printer.Flush();
+  CHECK(printed.out == "[rank 1] one\n[rank 0] hello\n[rank 0] \n[rank 1] two\n");
+}
+
+TEST_CASE("a line without an end is printed in pieces rather than kept for ever", "[cli]") {
+  Printed printed(/*prefixed=*/true);
+  printed.Add(3, std::string(64 * 1024, 'x'));
+  CHECK(printed.out.size() == std::string("[rank 3] \n").size() + 64 * 1024);
+}
+
+TEST_CASE("what comes again after a reconnect is printed once", "[cli]") {
+  Printed printed(/*prefixed=*/true);
+  printed.Add(0, "a\nb");
+  printed.Add(1, "x\n");
+  printed.printer.Rewind();
+  printed.Add(0, "a\nbc\n");
+  printed.Add(1, "x\ny\n");
+  printed.Add(0, "next\n", v1::OUTPUT_STREAM_STDOUT, /*attempt=*/1);
+  CHECK(printed.out == "[rank 0] a\n[rank 1] x\n[rank 0] bc\n[rank 1] y\n[rank 0] next\n");
+}
+
+TEST_CASE("a reader that went away is noticed", "[cli]") {
+  Printed printed(/*prefixed=*/true);
+  printed.open = false;
+  CHECK_FALSE(printed.Add(0, "line\n"));
+}
+
+v1::Job Ended(v1::JobState state, v1::Reason reason, std::int32_t code) {
+  v1::Job job;
+  job.set_id(7);
+  job.mutable_status()->set_state(state);
+  job.mutable_status()->set_reason(reason);
+  job.mutable_status()->set_exit_code(code);
+  return job;
+}
+
+TEST_CASE("a job that failed is told in words, with last lines unless they were seen", "[cli]") {
+  v1::Job job = Ended(v1::JOB_STATE_FAILED, v1::REASON_SIGNALED, 139);
+  job.mutable_status()->set_message("rank 2 on node-a: killed by SIGSEGV");
+  job.mutable_status()->set_failed_rank(2);
+  job.mutable_status()->set_last_output("boom\n");
+  CHECK(Obituary(job, false) ==
+        "job 7 FAILED/SIGNALED: rank 2 on node-a: killed by SIGSEGV\nlast lines of rank 2:\nboom");
+  CHECK(Obituary(job, true) == "job 7 FAILED/SIGNALED: rank 2 on node-a: killed by SIGSEGV");
+  CHECK(JobExitCode(job) == 139);
+}
+
+TEST_CASE("a job that succeeded is not spoken of", "[cli]") {
+  const v1::Job job = Ended(v1::JOB_STATE_SUCCEEDED, v1::REASON_UNSPECIFIED, 0);
+  CHECK(Obituary(job, false).empty());
+  CHECK(JobExitCode(job) == 0);
+}
+
+}  // namespace
+}  // namespace rayctl::cli
