@@ -31,8 +31,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-// A start that has not registered by then has failed; one that adopted ranks goes on trying.
-constexpr std::chrono::seconds kStartTimeout{5};
 // The first refusal may only mean that the saved certificate is of an older cluster.
 constexpr int kRefusalsMax = 2;
 
@@ -71,7 +69,7 @@ class AgentDaemon {
 
   int Run() {
     WaitForSignal();
-    start_deadline_.expires_after(kStartTimeout);
+    start_deadline_.expires_after(options_.start_timeout);
     start_deadline_.async_wait([this](boost::system::error_code error) {
       if (!error) {
         StartTimedOut();

@@ -1,8 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "daemon/agent/node_facts.h"
 
 namespace rayctl::agent {
@@ -17,6 +18,8 @@ struct AgentOptions {
   std::string shim_program;
   NodeSettings node;
   bool insecure = false;
+  // A start that has not registered by then has failed; one that adopted ranks goes on trying.
+  Duration start_timeout = std::chrono::seconds(5);
   int ready_fd = -1;
 };
 
