@@ -81,31 +81,6 @@ absl::Status WritePrivateFile(const std::string& path, std::string_view text) {
   return absl::OkStatus();
 }
 
-// Field 22 of /proc/PID/stat: after the name in parentheses, which may itself hold any character.
-std::optional<std::uint64_t> StartTicks(std::int64_t pid) {
-  const absl::StatusOr<std::string> stat = ReadWholeFile(fmt::format("/proc/{}/stat", pid));
-  if (!stat.ok()) {
-    return std::nullopt;
-  }
-  const std::size_t name_end = stat->rfind(')');
-  if (name_end == std::string::npos) {
-    return std::nullopt;
-  }
-  constexpr int kFieldAfterName = 3;
-  constexpr int kStartField = 22;
-  std::size_t at = name_end + 2;
-  for (int field = kFieldAfterName; field < kStartField; ++field) {
-    at = stat->find(' ', at);
-    if (at == std::string::npos) {
-      return std::nullopt;
-    }
-    ++at;
-  }
-  std::uint64_t ticks = 0;
-  const auto [end, error] = std::from_chars(stat->data() + at, stat->data() + stat->size(), ticks);
-  return error == std::errc() ? std::optional(ticks) : std::nullopt;
-}
-
 std::optional<RunningDaemon> ReadDaemon(const fs::path& run_dir, bool is_head) {
   const absl::StatusOr<std::string> text = ReadWholeFile(run_dir / (is_head ? "head.json" : "agent.json"));
   if (!text.ok()) {
@@ -137,7 +112,7 @@ std::optional<RunningDaemon> ReadDaemon(const fs::path& run_dir, bool is_head) {
   daemon.version = text_of("version");
   const auto insecure = json.find("insecure");
   daemon.insecure = insecure != json.end() && insecure->is_boolean() && insecure->get<bool>();
-  if (daemon.pid <= 0 || StartTicks(daemon.pid) != daemon.start_ticks) {
+  if (daemon.pid <= 0 || ProcessStartTicks(daemon.pid) != daemon.start_ticks) {
     return std::nullopt;
   }
   return daemon;
@@ -227,6 +202,31 @@ absl::StatusOr<Chosen> ChooseHead(const EndpointSettings& settings, const Surrou
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> ProcessStartTicks(std::int64_t pid) {
+  const absl::StatusOr<std::string> stat = ReadWholeFile(fmt::format("/proc/{}/stat", pid));
+  if (!stat.ok()) {
+    return std::nullopt;
+  }
+  // After the name in parentheses, which may itself hold any character.
+  const std::size_t name_end = stat->rfind(')');
+  if (name_end == std::string::npos) {
+    return std::nullopt;
+  }
+  constexpr int kFieldAfterName = 3;
+  constexpr int kStartField = 22;
+  std::size_t at = name_end + 2;
+  for (int field = kFieldAfterName; field < kStartField; ++field) {
+    at = stat->find(' ', at);
+    if (at == std::string::npos) {
+      return std::nullopt;
+    }
+    ++at;
+  }
+  std::uint64_t ticks = 0;
+  const auto [end, error] = std::from_chars(stat->data() + at, stat->data() + stat->size(), ticks);
+  return error == std::errc() ? std::optional(ticks) : std::nullopt;
+}
 
 std::string RuntimeRoot(uid_t uid) { return fmt::format("/tmp/rayctl-{}", uid); }
 

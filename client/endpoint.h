@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,9 @@ struct Endpoint {
   std::string state_dir;  // Of a head or agent on this machine that was chosen; else empty.
   bool insecure = false;
 };
+
+// Field 22 of /proc/PID/stat, which no other process of that pid has; nullopt: no such process.
+std::optional<std::uint64_t> ProcessStartTicks(std::int64_t pid);
 
 // `/tmp/rayctl-UID`.
 std::string RuntimeRoot(uid_t uid);

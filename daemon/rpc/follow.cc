@@ -1,0 +1,337 @@
+#include "daemon/rpc/follow.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/states.h"
+#include "daemon/rpc/views.h"
+#include "fmt/format.h"
+
+namespace rayctl::rpc {
+
+namespace v1 = ::rayctl::v1;
+
+// ---- The relay.
+
+void OutputRelay::OnNodeConnected(NodeId node) {
+  connected_.insert(node);
+  for (const std::shared_ptr<FollowSession>& session : Sessions()) {
+    session->OnNodeBack(node);
+  }
+}
+
+void OutputRelay::OnNodeDisconnected(NodeId node) {
+  connected_.erase(node);
+  for (const std::shared_ptr<FollowSession>& session : Sessions()) {
+    session->OnNodeGone(node);
+  }
+}
+
+absl::Status OutputRelay::Attach(TransferId id, NodeId node, std::shared_ptr<OutputSource> source) {
+  const std::shared_ptr<FollowSession> session = Find(id);
+  if (session == nullptr) {
+    return absl::NotFoundError(fmt::format("nobody waits for transfer {}", id.value));
+  }
+  const FollowSession::Transfer& transfer = session->transfers_.at(id);
+  if (transfer.node != node || transfer.source != nullptr) {
+    return absl::NotFoundError(fmt::format("transfer {} is not this node's, or is under way", id.value));
+  }
+  session->Attach(id, std::move(source));
+  return absl::OkStatus();
+}
+
+void OutputRelay::OnData(TransferId id, v1::SendOutputRequest message) {
+  if (const std::shared_ptr<FollowSession> session = Find(id)) {
+    session->OnData(id, std::move(message));
+  }
+}
+
+void OutputRelay::OnSourceEnd(TransferId id, bool complete) {
+  if (const std::shared_ptr<FollowSession> session = Find(id)) {
+    session->OnSourceEnd(id, complete);
+  }
+}
+
+TransferId OutputRelay::OpenTransfer(FollowSession& session, const link::OpenOutput& what, NodeId node) {
+  link::OpenOutput open = what;
+  open.transfer = TransferId{++last_transfer_};
+  transfers_.emplace(open.transfer, session.weak_from_this());
+  const TransferId id = open.transfer;
+  loop_.Deliver(head::RelayOutput{node, std::move(open)});
+  return id;
+}
+
+void OutputRelay::CloseTransfer(TransferId id, NodeId node) {
+  if (transfers_.erase(id) != 0 && Connected(node)) {
+    loop_.Deliver(head::RelayOutput{node, link::CloseOutput{id}});
+  }
+}
+
+std::vector<std::shared_ptr<FollowSession>> OutputRelay::Sessions() const {
+  std::vector<std::shared_ptr<FollowSession>> sessions;
+  for (FollowSession* const session : sessions_) {
+    sessions.push_back(session->shared_from_this());
+  }
+  return sessions;
+}
+
+std::shared_ptr<FollowSession> OutputRelay::Find(TransferId id) const {
+  const auto found = transfers_.find(id);
+  return found == transfers_.end() ? nullptr : found->second.lock();
+}
+
+// ---- One session.
+
+FollowSession::FollowSession(OutputRelay& relay, FollowOptions options, FollowSink& sink)
+    : relay_(relay), options_(std::move(options)), sink_(&sink) {}
+
+void FollowSession::Start() {
+  relay_.sessions_.insert(this);
+  watch_ = relay_.loop_.WatchJob(options_.job, [weak = weak_from_this()] {
+    if (const std::shared_ptr<FollowSession> self = weak.lock()) {
+      self->OnJobChanged();
+    }
+  });
+  OnJobChanged();
+}
+
+void FollowSession::OnJobChanged() {
+  if (const head::JobRecord* const job = relay_.loop_.head().FindJob(options_.job)) {
+    const std::tuple now{job->state, job->attempt.number, job->reason};
+    job_dirty_ = job_dirty_ || seen_ != now;
+    seen_ = now;
+    if (!options_.no_output) {
+      OpenAttempts(*job);
+    }
+  }
+  Pump();
+}
+
+void FollowSession::OpenAttempts(const head::JobRecord& job) {
+  const AttemptNumber current = job.attempt.number;
+  if (!opened_) {
+    const AttemptNumber first = std::min(options_.attempt.value_or(current), current);
+    const AttemptNumber end = options_.follow ? current : std::min(first + 1, current);
+    for (AttemptNumber attempt = first; attempt < end; ++attempt) {
+      OpenOlderAttempt(job, attempt);
+      opened_ = attempt;
+    }
+    if (!options_.follow && first < current) {
+      return;
+    }
+  }
+  if ((!opened_ || *opened_ < current) && (options_.follow || options_.attempt.value_or(current) >= current) &&
+      !job.attempt.ranks.empty()) {
+    OpenCurrentAttempt(job);
+    opened_ = current;
+  }
+}
+
+void FollowSession::OpenCurrentAttempt(const head::JobRecord& job) {
+  std::map<NodeId, std::vector<Rank>> ranks_of;
+  for (Rank rank = 0; rank < job.attempt.ranks.size(); ++rank) {
+    if (options_.ranks.empty() ||
+        std::find(options_.ranks.begin(), options_.ranks.end(), rank) != options_.ranks.end()) {
+      ranks_of[job.attempt.ranks[rank].node].push_back(rank);
+    }
+  }
+  for (auto& [node, ranks] : ranks_of) {
+    Open({.node = node, .attempt = job.attempt.number, .ranks = std::move(ranks), .follow = options_.follow});
+  }
+}
+
+// Where its ranks were is forgotten, so every node is asked; those that had none have nothing to send.
+void FollowSession::OpenOlderAttempt(const head::JobRecord& job, AttemptNumber attempt) {
+  std::vector<Rank> ranks = options_.ranks;
+  if (ranks.empty()) {
+    const std::size_t count = std::max<std::size_t>(job.attempt.ranks.size(), job.spec.num_workers_max);
+    for (Rank rank = 0; rank < count; ++rank) {
+      ranks.push_back(rank);
+    }
+  }
+  for (const NodeId node : relay_.connected_) {
+    Open({.node = node, .attempt = attempt, .ranks = ranks, .follow = false});
+  }
+}
+
+void FollowSession::Open(Transfer transfer) {
+  if (!relay_.Connected(transfer.node)) {
+    Lose(std::move(transfer));
+    return;
+  }
+  for (const Rank rank : transfer.ranks) {
+    for (const int stream : {v1::OUTPUT_STREAM_STDOUT, v1::OUTPUT_STREAM_STDERR}) {
+      const auto relayed = relayed_.find({transfer.attempt, rank, stream});
+      if (relayed != relayed_.end()) {
+        transfer.skip[{rank, stream}] = relayed->second;
+      }
+    }
+  }
+  const link::OpenOutput open{
+      .job = options_.job, .attempt = transfer.attempt, .ranks = transfer.ranks, .follow = transfer.follow};
+  const NodeId node = transfer.node;
+  transfers_.emplace(relay_.OpenTransfer(*this, open, node), std::move(transfer));
+}
+
+// The node is not connected. Somebody who follows gets the rest when it is back before the job has ended.
+void FollowSession::Lose(Transfer transfer) {
+  const head::JobRecord* const job = relay_.loop_.head().FindJob(options_.job);
+  const bool waits = options_.follow && job != nullptr && !IsFinal(job->state);
+  Remark(fmt::format("node {} is away: its output is missing{}", relay_.loop_.head().NodeName(transfer.node),
+                     waits ? " until it is back" : ""));
+  if (waits) {
+    transfer.source = nullptr;
+    transfer.skip.clear();
+    away_.push_back(std::move(transfer));
+  }
+}
+
+void FollowSession::Attach(TransferId id, std::shared_ptr<OutputSource> source) {
+  transfers_.at(id).source = std::move(source);
+}
+
+void FollowSession::OnData(TransferId id, v1::SendOutputRequest message) {
+  Transfer& transfer = transfers_.at(id);
+  Outgoing outgoing{.source = transfer.source};
+  if (message.has_output()) {
+    v1::JobOutput& output = *message.mutable_output();
+    const int stream = output.stream();
+    const bool wanted =
+        output.attempt() == transfer.attempt &&
+        std::find(transfer.ranks.begin(), transfer.ranks.end(), output.rank()) != transfer.ranks.end() &&
+        (stream == v1::OUTPUT_STREAM_STDOUT || stream == v1::OUTPUT_STREAM_STDERR);
+    if (wanted) {
+      std::uint64_t& skip = transfer.skip[{output.rank(), stream}];
+      const std::uint64_t again = std::min<std::uint64_t>(skip, output.data().size());
+      skip -= again;
+      if (again != 0) {
+        output.mutable_data()->erase(0, again);
+      }
+      if (!output.data().empty()) {
+        relayed_[{transfer.attempt, output.rank(), stream}] += output.data().size();
+        *outgoing.response.mutable_output() = std::move(output);
+      }
+    }
+  }
+  if (!message.remark().empty()) {
+    Remark(message.remark());
+  }
+  if (outgoing.response.has_output()) {
+    queue_.push_back(std::move(outgoing));
+  } else if (transfer.source != nullptr) {
+    transfer.source->Next();
+  }
+  Pump();
+}
+
+void FollowSession::OnSourceEnd(TransferId id, bool complete) {
+  const auto found = transfers_.find(id);
+  Transfer transfer = std::move(found->second);
+  transfers_.erase(found);
+  relay_.transfers_.erase(id);
+  if (!complete) {
+    Lose(std::move(transfer));
+  }
+  Pump();
+}
+
+void FollowSession::OnNodeBack(NodeId node) {
+  std::vector<Transfer> away = std::exchange(away_, {});
+  for (Transfer& transfer : away) {
+    if (transfer.node == node) {
+      Open(std::move(transfer));
+    } else {
+      away_.push_back(std::move(transfer));
+    }
+  }
+  Pump();
+}
+
+void FollowSession::OnNodeGone(NodeId node) {
+  for (auto it = transfers_.begin(); it != transfers_.end();) {
+    if (it->second.node != node) {
+      ++it;
+      continue;
+    }
+    Transfer transfer = std::move(it->second);
+    relay_.transfers_.erase(it->first);
+    it = transfers_.erase(it);
+    if (transfer.source != nullptr) {
+      transfer.source->End(absl::AbortedError("the node's stream ended; what is missing is asked for again"));
+    }
+    Lose(std::move(transfer));
+  }
+  Pump();
+}
+
+void FollowSession::Remark(std::string text) {
+  Outgoing outgoing;
+  outgoing.response.set_remark(std::move(text));
+  queue_.push_back(std::move(outgoing));
+}
+
+void FollowSession::Written(bool ok) {
+  write_pending_ = false;
+  const std::shared_ptr<OutputSource> source = std::move(writing_.source);
+  writing_ = {};
+  if (!ok) {
+    Cancelled();
+    return;
+  }
+  if (source != nullptr && sink_ != nullptr) {
+    source->Next();
+  }
+  Pump();
+}
+
+// Writes the next thing, one at a time: changes of the job before output, but its end after everything else.
+void FollowSession::Pump() {
+  if (sink_ == nullptr || write_pending_) {
+    return;
+  }
+  const head::JobRecord* const job = relay_.loop_.head().FindJob(options_.job);
+  if (job == nullptr) {
+    End(absl::NotFoundError(fmt::format("job {} is too old and was forgotten", options_.job.value)));
+    return;
+  }
+  const bool ended = IsFinal(job->state);
+  const bool is_last = ended && queue_.empty() && transfers_.empty();
+  if (job_dirty_ && (!ended || is_last || !first_sent_)) {
+    // `first_sent_` is false until the first message: a job that has ended is shown at once, and again at the end.
+    writing_ = {};
+    *writing_.response.mutable_job() = JobView(relay_.loop_.head(), *job, Detail::kFull);
+    job_dirty_ = ended && !is_last;
+    first_sent_ = true;
+  } else if (!queue_.empty()) {
+    writing_ = std::move(queue_.front());
+    queue_.pop_front();
+  } else if (transfers_.empty() && (ended || !options_.follow)) {
+    End(absl::OkStatus());
+    return;
+  } else {
+    return;
+  }
+  write_pending_ = true;
+  sink_->Write(writing_.response);
+}
+
+void FollowSession::End(const absl::Status& status) {
+  if (sink_ == nullptr) {
+    return;
+  }
+  FollowSink* const sink = std::exchange(sink_, nullptr);
+  const std::shared_ptr<FollowSession> self = shared_from_this();  // Until the end of this function.
+  watch_ = {};
+  relay_.sessions_.erase(this);
+  for (auto& [id, transfer] : std::exchange(transfers_, {})) {
+    relay_.CloseTransfer(id, transfer.node);
+    if (transfer.source != nullptr) {
+      transfer.source->End(absl::CancelledError("nobody reads this output any more"));
+    }
+  }
+  away_.clear();
+  queue_.clear();
+  sink->Finish(status);
+}
+
+}  // namespace rayctl::rpc

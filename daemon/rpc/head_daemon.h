@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace rayctl::rpc {
+
+struct HeadOptions {
+  std::string state_dir;
+  std::string run_dir;
+  std::string host;                          // Empty, 0.0.0.0 or :: is every address.
+  std::uint16_t port = 6379;                 // 0 picks one.
+  std::string dashboard_host = "127.0.0.1";  // Loopback.
+  std::uint16_t dashboard_port = 8265;       // 0 picks one.
+  bool insecure = false;
+  int ready_fd = -1;  // Where one JSON line says that the head is ready, or why not.
+  std::string version = "0.1.0";
+};
+
+// The head, until SIGTERM (jobs go on) or SIGINT (the cluster is stopped). Gives the exit code; a failure to start is
+// said on the ready descriptor and in the log.
+int RunHead(const HeadOptions& options);
+
+}  // namespace rayctl::rpc
