@@ -68,6 +68,7 @@ class Storm {
           for (auto& [key, rank] : machine.ranks) {
             Stop(rank);
           }
+          Cut(node);
         }
         break;
       case 11:
@@ -113,6 +114,9 @@ class Storm {
         busy = busy || (!IsFinal(job.state) && job.reason != Reason::kInfeasible);
       }
       if (!busy) {
+        for (auto& [id, machine] : machines_) {
+          Deliver(id);
+        }
         return true;
       }
       Pass(std::chrono::seconds(1));
@@ -128,8 +132,17 @@ class Storm {
 
   // The agents keep nothing of jobs that ended.
   bool AgentsAreClean() {
-    return std::all_of(machines_.begin(), machines_.end(),
-                       [](const auto& machine) { return machine.second.ranks.empty(); });
+    bool clean = true;
+    for (const auto& [node, machine] : machines_) {
+      for (const auto& [key, rank] : machine.ranks) {
+        clean = false;
+        UNSCOPED_INFO("node " << node.value << " keeps job " << key.job.value << " attempt " << key.attempt << " rank "
+                              << key.rank << " " << Name(rank.state) << " untold " << machine.untold.contains(key));
+        const JobRecord& job = driver_.Job(key.job);
+        UNSCOPED_INFO("  " << Name(job.state) << " attempt " << job.attempt.number);
+      }
+    }
+    return clean;
   }
 
  private:
