@@ -203,7 +203,7 @@ absl::StatusOr<Ready> ParseReady(std::string_view line) {
   if (!json["ok"].get<bool>()) {
     return absl::FailedPreconditionError(text("error"));
   }
-  Ready ready{text("address"), text("dashboard_url"), 0, text("node_name")};
+  Ready ready{text("address"), text("local_address"), text("dashboard_url"), 0, text("node_name")};
   if (const auto id = json.find("node_id"); id != json.end() && id->is_number_unsigned()) {
     ready.node_id = id->get<std::uint64_t>();
   }

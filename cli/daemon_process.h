@@ -15,6 +15,7 @@ namespace rayctl::cli {
 // What a daemon writes to its --ready-fd.
 struct Ready {
   std::string address;
+  std::string local_address;  // Of the head, as this machine reaches it; may be empty.
   std::string dashboard_url;
   std::uint64_t node_id = 0;
   std::string node_name;

@@ -166,7 +166,7 @@ class Starter {
       process.verb = daemon.is_head ? "head" : "agent";
       process.pid = static_cast<pid_t>(daemon.pid);
       process.pidfd = OpenPidfd(process.pid);
-      process.ready = {daemon.address, daemon.dashboard_url, daemon.node_id, daemon.node_name};
+      process.ready = {daemon.address, daemon.local_address, daemon.dashboard_url, daemon.node_id, daemon.node_name};
       if (daemon.is_head) {
         head_local_address_ = daemon.local_address.empty() ? daemon.address : daemon.local_address;
         options_.insecure = options_.insecure || daemon.insecure;
@@ -191,13 +191,15 @@ class Starter {
   }
 
   absl::Status StartHead() {
-    const std::string host = !options_.host.empty() ? options_.host : options_.insecure ? "127.0.0.1" : "0.0.0.0";
     std::vector<std::string> arguments{"--state-dir",      state_dir_,
                                        "--run-dir",        run_dir_,
-                                       "--host",           host,
                                        "--port",           std::to_string(options_.port),
                                        "--dashboard-host", options_.dashboard_host,
                                        "--dashboard-port", std::to_string(options_.dashboard_port)};
+    const std::string host = options_.host.empty() && options_.insecure ? "127.0.0.1" : options_.host;
+    if (!host.empty()) {
+      arguments.insert(arguments.end(), {"--host", host});
+    }
     if (options_.insecure) {
       arguments.emplace_back("--insecure");
     }
@@ -207,13 +209,8 @@ class Starter {
       return head.status();
     }
     head_ = *std::move(head);
-    const absl::StatusOr<client::HostPort> at = client::SplitAddress(head_.ready.address);
-    if (!at.ok()) {
-      return absl::InternalError(fmt::format("the head tells no address: {}", rayctl::Text(at.status())));
-    }
-    // The agent beside it connects on the loopback, so that it survives a change of the machine's own address.
-    const bool any_host = host == "0.0.0.0" || host == "::" || host == "[::]";
-    head_local_address_ = any_host ? fmt::format("127.0.0.1:{}", at->port) : head_.ready.address;
+    // The agent beside it connects on the loopback where it can, which outlives a change of the machine's own address.
+    head_local_address_ = head_.ready.local_address.empty() ? head_.ready.address : head_.ready.local_address;
     return absl::OkStatus();
   }
 
