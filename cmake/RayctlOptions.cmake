@@ -5,6 +5,8 @@ target_compile_features(rayctl_build_options INTERFACE cxx_std_20)
 target_include_directories(rayctl_build_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(rayctl_build_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough
                                                       -Wno-missing-field-initializers)
+# g++ 12 takes the unused alternatives of a std::variant for read when it optimises.
+target_compile_options(rayctl_build_options INTERFACE $<$<CONFIG:Release>:-Wno-maybe-uninitialized>)
 if(RAYCTL_WERROR)
   target_compile_options(rayctl_build_options INTERFACE -Werror)
 endif()
