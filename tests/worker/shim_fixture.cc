@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -95,6 +96,13 @@ ShimProgram::ShimProgram(std::chrono::milliseconds agent_grace, bool agent_by_fd
   process_ = process::WorkerProcess::Spawn(options).value();
   if (process_->FinishStart()) {
     throw std::runtime_error("the shim program cannot be executed");
+  }
+}
+
+ShimProgram::~ShimProgram() {
+  if (process_ && !process_->Poll()) {
+    process_->Signal(SIGTERM);
+    Readable(process_->pidfd());
   }
 }
 

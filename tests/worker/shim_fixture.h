@@ -54,6 +54,11 @@ class ShimProgram {
  public:
   explicit ShimProgram(std::chrono::milliseconds agent_grace = std::chrono::seconds(60), bool agent_by_fd = true);
 
+  // A test that failed half way leaves ranks: the shim ends them before it is killed.
+  ~ShimProgram();
+  ShimProgram(const ShimProgram&) = delete;
+  ShimProgram& operator=(const ShimProgram&) = delete;
+
   std::string run_dir() const { return dir_.path() + "/run"; }
   std::string state_path() const { return dir_.path() + "/state/jobs/7/shim.state"; }
   std::string agent_socket() const { return run_dir() + "/shim-7.sock"; }
