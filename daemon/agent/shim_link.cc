@@ -195,11 +195,10 @@ std::optional<JobId> ParseJob(std::string_view text) {
 // One shim: its socket and its process. Lives until both are gone.
 class ShimLink::Connection : public std::enable_shared_from_this<ShimLink::Connection> {
  public:
-  Connection(ShimLink& link, JobId job, Child child, bool ours)
+  Connection(ShimLink& link, JobId job, Child child)
       : link_(link),
         job_(job),
         pid_(child.pid),
-        ours_(ours),
         socket_(link.loop_, asio::local::stream_protocol(), child.socket.Release()),
         process_(link.loop_, child.pidfd.Release()),
         timer_(link.loop_) {}
@@ -334,15 +333,14 @@ class ShimLink::Connection : public std::enable_shared_from_this<ShimLink::Conne
 
   void ProcessEnded() {
     process_done_ = true;
-    if (ours_) {
-      int status = 0;
-      if (::waitpid(pid_, &status, WNOHANG) == pid_ && why_.empty()) {
-        if (WIFSIGNALED(status)) {
-          why_ = fmt::format("the shim was ended by signal {}", WTERMSIG(status));
-        } else {
-          why_ = fmt::format("the shim ended with code {}; see {}/jobs/{}/shim.log", WEXITSTATUS(status),
-                             link_.options_.state_dir, job_.value);
-        }
+    // One that an earlier agent started is no child of ours, unless that agent was this very process.
+    int status = 0;
+    if (::waitpid(pid_, &status, WNOHANG) == pid_ && why_.empty()) {
+      if (WIFSIGNALED(status)) {
+        why_ = fmt::format("the shim was ended by signal {}", WTERMSIG(status));
+      } else {
+        why_ = fmt::format("the shim ended with code {}; see {}/jobs/{}/shim.log", WEXITSTATUS(status),
+                           link_.options_.state_dir, job_.value);
       }
     }
     if (socket_done_) {
@@ -362,7 +360,6 @@ class ShimLink::Connection : public std::enable_shared_from_this<ShimLink::Conne
   ShimLink& link_;
   const JobId job_;
   const pid_t pid_;
-  const bool ours_;  // A child of this process, to be reaped.
   asio::local::stream_protocol::socket socket_;
   asio::posix::stream_descriptor process_;
   asio::steady_timer timer_;
@@ -429,7 +426,7 @@ void ShimLink::Adopt(JobId job) {
     return;
   }
   spdlog::info("living shim found job={} pid={}", job.value, child->pid);
-  const auto connection = std::make_shared<Connection>(*this, job, *std::move(child), false);
+  const auto connection = std::make_shared<Connection>(*this, job, *std::move(child));
   connections_[job] = connection;
   awaited_.insert(job);
   connection->Start();
@@ -452,7 +449,7 @@ void ShimLink::Spawn(const SpawnShim& spawn) {
     return;
   }
   spdlog::info("shim started job={} pid={}", spawn.job.value, child->pid);
-  const auto connection = std::make_shared<Connection>(*this, spawn.job, *std::move(child), true);
+  const auto connection = std::make_shared<Connection>(*this, spawn.job, *std::move(child));
   connections_[spawn.job] = connection;
   connection->Start();
 }
