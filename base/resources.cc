@@ -16,7 +16,8 @@ absl::StatusOr<Amount> Amount::FromDouble(double units) {
     return absl::InvalidArgumentError(fmt::format("{} is more than any cluster has", units));
   }
   if (units == std::floor(units)) {
-    return Units(static_cast<std::int64_t>(units));  // Bytes of a large node times 10,000 have more digits than a double.
+    return Units(
+        static_cast<std::int64_t>(units));  // Bytes of a large node times 10,000 have more digits than a double.
   }
   const double scaled = units * kUnit;
   const double rounded = std::round(scaled);
