@@ -46,7 +46,7 @@ scripts_clean() { ((${#shell[@]} == 0)) || shellcheck -x -P "$RAYCTL_ROOT" "${sh
 places() {
   local found pattern
   # Split so that the pattern does not find itself.
-  pattern='/wor''k/(mai''n|share''d|\.)|/roo''t/|\.\./share''d|snapshot\.debia''n|deb\.debia''n|pypi\.or''g'
+  pattern='/wor''k/(mai''n|share''d|\.)|(^|[^A-Za-z_])/roo''t/|\.\./share''d|snapshot\.debia''n|deb\.debia''n|pypi\.or''g'
   if found=$(git grep -nIE -e "$pattern"); then
     printf 'these lines name a place on one machine, or a registry:\n%s\n' "$found" >&2
     return 1
