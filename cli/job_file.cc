@@ -204,7 +204,7 @@ void ReadJob(YamlWalk& walk, const Place& root, v1::JobSpec& spec) {
                          }},
                     });
   if (!has_entrypoint) {
-    walk.Fail(Place{root.node, "entrypoint"}, "expected the command that every rank runs");
+    walk.Fail(Place{root.node, "entrypoint", std::nullopt}, "expected the command that every rank runs");
   }
 }
 

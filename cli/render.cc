@@ -235,7 +235,7 @@ std::string JobText(const v1::Job& job, const google::protobuf::RepeatedPtrField
       .Add("queue", spec.queue())
       .Add("priority", std::to_string(spec.priority()))
       .Add("attempt", std::to_string(status.attempt()))
-      .Add("failures", fmt::format("{} of {}", status.failures(),
+      .Add("failures", fmt::format("{} ({} allowed)", status.failures(),
                                    spec.run_config().failure_config().max_failures() < 0
                                        ? "any number"
                                        : std::to_string(spec.run_config().failure_config().max_failures())))

@@ -185,7 +185,7 @@ std::optional<Place> YamlWalk::Load(std::string_view text) {
     FailAt(documents[1].Mark(), "", "expected one YAML document, not several");
     return std::nullopt;
   }
-  return Place{documents.empty() ? YAML::Node() : documents[0], ""};
+  return Place{documents.empty() ? YAML::Node() : documents[0], "", std::nullopt};
 }
 
 void YamlWalk::FailAt(const YAML::Mark& mark, std::string_view path, std::string_view what) {
@@ -198,7 +198,9 @@ void YamlWalk::FailAt(const YAML::Mark& mark, std::string_view path, std::string
       fmt::format("{}:{}:{}: {}: {}", file_, line, column, path.empty() ? "job file" : path, what));
 }
 
-void YamlWalk::Fail(const Place& place, std::string_view what) { FailAt(place.node.Mark(), place.path, what); }
+void YamlWalk::Fail(const Place& place, std::string_view what) {
+  FailAt(place.node.IsNull() && place.key ? *place.key : place.node.Mark(), place.path, what);
+}
 
 void YamlWalk::Fields(const Place& place, const std::vector<Field>& fields) {
   std::vector<std::string> names;
@@ -211,7 +213,6 @@ void YamlWalk::Fields(const Place& place, const std::vector<Field>& fields) {
   }
   std::set<std::string> seen;
   for (const auto& member : place.node) {
-    const Place key{member.first, ""};
     if (!member.first.IsScalar()) {
       FailAt(member.first.Mark(), place.path, "expected the name of a field");
       continue;
@@ -228,7 +229,7 @@ void YamlWalk::Fields(const Place& place, const std::vector<Field>& fields) {
     } else if (!seen.insert(name).second) {
       FailAt(member.first.Mark(), path, "expected once, and it is here again");
     } else {
-      field->read(Place{member.second, path});
+      field->read(Place{member.second, path, member.first.Mark()});
     }
   }
 }
@@ -249,7 +250,7 @@ std::vector<std::pair<std::string, Place>> YamlWalk::Members(const Place& place,
     if (!seen.insert(name).second) {
       FailAt(member.first.Mark(), Below(place.path, name), "expected once, and it is here again");
     }
-    members.emplace_back(name, Place{member.second, Below(place.path, name)});
+    members.emplace_back(name, Place{member.second, Below(place.path, name), member.first.Mark()});
   }
   return members;
 }
@@ -261,7 +262,7 @@ std::vector<Place> YamlWalk::Items(const Place& place, std::string_view expected
     return items;
   }
   for (const auto& item : place.node) {
-    items.push_back(Place{item, fmt::format("{}[{}]", place.path, items.size())});
+    items.push_back(Place{item, fmt::format("{}[{}]", place.path, items.size()), std::nullopt});
   }
   return items;
 }

@@ -22,6 +22,7 @@ namespace rayctl::cli {
 struct Place {
   YAML::Node node;
   std::string path;
+  std::optional<YAML::Mark> key;  // Where its name stands; a value of nothing has no place of its own.
 };
 
 class YamlWalk {

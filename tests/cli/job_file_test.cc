@@ -33,7 +33,7 @@ TEST_CASE("a wrong job file is refused with its place, its path and the nearest 
        "grace_period, head_grace or tune, not a list"},
       {"entrypoint: a\nentrypoint: b\n", "job.yaml:2:1: entrypoint: expected once, and it is here again"},
       {"entrypoint: [a]\n", "job.yaml:1:13: entrypoint: expected text or a number, not a list"},
-      {"entrypoint:\n", "job.yaml:1:12: entrypoint: expected text or a number, not nothing"},
+      {"entrypoint:\n", "job.yaml:1:1: entrypoint: expected text or a number, not nothing"},
       {"name: 2024\nentrypoint: a\n", "job.yaml:1:7: name: expected text; put it in quotes: \"2024\""},
       {"entrypoint: a\nscaling_config:\n  num_wrokers: 2\n",
        "job.yaml:3:3: scaling_config.num_wrokers: no such field; did you mean num_workers?"},
@@ -67,7 +67,7 @@ TEST_CASE("a wrong job file is refused with its place, its path and the nearest 
        "job.yaml:2:46: scaling_config.resources_per_worker.CPU: expected an amount of at least 0 with at most 4 "
        "decimals, not '.nan'"},
       {"entrypoint: a\nenv_vars: {A: [1]}\n", "job.yaml:2:15: env_vars.A: expected text or a number, not a list"},
-      {"entrypoint: a\nenv_vars: {A: }\n", "job.yaml:2:15: env_vars.A: expected text or a number, not nothing"},
+      {"entrypoint: a\nenv_vars: {A: }\n", "job.yaml:2:12: env_vars.A: expected text or a number, not nothing"},
       {"entrypoint: a\nenv_vars: {A: 1, A: 2}\n", "job.yaml:2:18: env_vars.A: expected once, and it is here again"},
       {"entrypoint: a\nenv_vars: A=1\n",
        "job.yaml:2:11: env_vars: expected a mapping such as {OMP_NUM_THREADS: \"1\"}, not 'A=1'"},
