@@ -213,6 +213,10 @@ std::optional<std::uint64_t> ProcessStartTicks(std::int64_t pid) {
   if (name_end == std::string::npos) {
     return std::nullopt;
   }
+  // A zombie only waits to be reaped, however long its parent takes.
+  if (const char state = stat->size() > name_end + 2 ? (*stat)[name_end + 2] : 'X'; state == 'Z' || state == 'X') {
+    return std::nullopt;
+  }
   constexpr int kFieldAfterName = 3;
   constexpr int kStartField = 22;
   std::size_t at = name_end + 2;
