@@ -272,11 +272,7 @@ void Head::Impl::Settle(JobRecord& job) {
   }
   Invariant(job.state == JobState::kStopping, "an ended attempt belongs to a job that recovers or stops");
   if (job.stop_reason != Reason::kNone) {
-    const bool cancelled = job.stop_state == JobState::kCancelled;
-    Finish(job, job.stop_state, job.stop_reason,
-           cancelled                             ? 130
-           : job.stop_reason == Reason::kTimeout ? 124
-                                                 : kExitOther);
+    Finish(job, job.stop_state, job.stop_reason, ExitCodeOf(job.stop_reason));
     return;
   }
   Finish(job, job.stop_state, cause ? cause->reason : Reason::kExited, cause ? cause->exit_code : kExitOther);

@@ -25,6 +25,8 @@ bool Mentions(std::string_view text, std::string_view mark) {
 
 constexpr std::int32_t kExitOutOfMemory = 137;
 constexpr std::int32_t kExitSignalBase = 128;
+constexpr std::int32_t kExitCancelled = 130;
+constexpr std::int32_t kExitTimeout = 124;
 constexpr std::int32_t kExitOther = 1;
 
 Cause Describe(Rank rank, const RankRecord& record, const std::string& node) {
@@ -60,6 +62,18 @@ Cause Describe(Rank rank, const RankRecord& record, const std::string& node) {
 }
 
 }  // namespace
+
+std::int32_t ExitCodeOf(Reason reason) {
+  switch (reason) {
+    case Reason::kTimeout:
+      return kExitTimeout;
+    case Reason::kUser:
+    case Reason::kClusterStopped:
+      return kExitCancelled;
+    default:
+      return kExitOther;
+  }
+}
 
 std::string SignalName(std::int32_t signal) {
   const char* name = ::sigabbrev_np(signal);

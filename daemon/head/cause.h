@@ -24,6 +24,9 @@ bool PeerLost(const link::RankEnd& end);
 // a lost peer, then the order in which the ends reached the head. nullopt: no rank failed by itself.
 std::optional<Cause> FindCause(const AttemptRecord& attempt, const std::function<std::string(NodeId)>& node_name);
 
+// The exit code of a job that was ended by wish, for this reason.
+std::int32_t ExitCodeOf(Reason reason);
+
 // "SIGKILL"; "signal 99" for one without a name.
 std::string SignalName(std::int32_t signal);
 

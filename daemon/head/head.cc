@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/invariant.h"
+#include "base/units.h"
 #include "daemon/head/head_impl.h"
 
 namespace rayctl::head {
@@ -144,7 +145,7 @@ void Head::Impl::RunTimers() {
       case TimerKind::kJobTimeout: {
         JobRecord& job = jobs_.at(JobId{due->id});
         StopJob(job, JobState::kFailed, Reason::kTimeout,
-                fmt::format("timed out after {} s", std::chrono::duration<double>(job.spec.timeout).count()));
+                fmt::format("timed out after {}", FormatDuration(job.spec.timeout)));
         break;
       }
       case TimerKind::kNodeLostGrace: {

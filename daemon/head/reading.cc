@@ -62,7 +62,6 @@ void Head::Impl::CheckInvariants() const {
   std::map<NodeId, Resources> used;
   std::map<NodeId, std::map<std::uint32_t, Amount>> gpu_used;
   std::map<NodeId, std::map<JobId, std::uint32_t>> leases;
-  std::set<std::pair<NodeId, std::uint32_t>> ports;
   std::size_t queued = 0;
   for (const auto& [id, job] : jobs_) {
     const AttemptRecord& attempt = job.attempt;
@@ -102,9 +101,8 @@ void Head::Impl::CheckInvariants() const {
                 "the tally of an attempt is that of its ranks");
     }
     if (tally.leases() > 0) {
-      Invariant(ports.insert({attempt.ranks.front().node, attempt.master_port}).second ||
-                    runtimes_.at(attempt.ranks.front().node).ports.size() > 1,
-                "living attempts have ports of their own");
+      Invariant(runtimes_.at(attempt.ranks.front().node).ports.contains(attempt.master_port),
+                "the port of a living attempt is not given again");
     }
   }
   Invariant(queued == queued_, "the count of queued jobs is that of the records");

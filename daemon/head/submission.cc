@@ -5,6 +5,7 @@
 
 #include "base/invariant.h"
 #include "base/units.h"
+#include "daemon/head/cause.h"
 #include "daemon/head/head_impl.h"
 
 namespace rayctl::head {
@@ -12,9 +13,6 @@ namespace {
 
 constexpr std::uint32_t kWorkersMax = 100'000;  // Of one job.
 constexpr std::size_t kNameMax = 255;
-constexpr std::int32_t kExitCancelled = 130;
-constexpr std::int32_t kExitTimeout = 124;
-constexpr std::int32_t kExitOther = 1;
 // How long after the ranks' grace period the head waits for nodes that do not answer before it stops anyway.
 constexpr Duration kStopMargin = std::chrono::seconds(5);
 
@@ -40,18 +38,6 @@ std::vector<std::string> Remarks(const JobRecord& job) {
     return {};
   }
   return {fmt::format("job {} waits: {}", job.id.value, job.message)};
-}
-
-std::int32_t ExitCodeOf(Reason reason) {
-  switch (reason) {
-    case Reason::kTimeout:
-      return kExitTimeout;
-    case Reason::kUser:
-    case Reason::kClusterStopped:
-      return kExitCancelled;
-    default:
-      return kExitOther;
-  }
 }
 
 }  // namespace
