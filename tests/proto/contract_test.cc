@@ -104,7 +104,8 @@ void DescribeNames(const std::string& what, int first, int last, Lines& lines) {
 
 Lines ContractNow() {
   Lines lines;
-  for (const FileDescriptorProto& file : Descriptors().file()) {
+  const FileDescriptorSet files = Descriptors();
+  for (const FileDescriptorProto& file : files.file()) {
     Describe(file, lines);
   }
   DescribeNames<JobKind>("job kind", 1, 3, lines);
@@ -196,7 +197,8 @@ TEST_CASE("no message gives a number twice or leaves an enum without its zero", 
 
 TEST_CASE("states have the same numbers and names in code and in the API", "[proto]") {
   std::map<std::string, int> values;
-  for (const FileDescriptorProto& file : Descriptors().file()) {
+  const FileDescriptorSet files = Descriptors();
+  for (const FileDescriptorProto& file : files.file()) {
     for (const EnumDescriptorProto& type : file.enum_type()) {
       for (const auto& value : type.value()) {
         values[value.name()] = value.number();

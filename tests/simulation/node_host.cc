@@ -329,11 +329,6 @@ void NodeHost::ConnectShim(JobId job) {
     }
     link->second.open = true;
     shim->second->AgentConnects(link->second.connection);
-    // The daemon opens every connection with a hello; the shim's answer tells the machine what runs there.
-    local::AgentToShim hello;
-    hello.mutable_id()->set_job_id(job.value);
-    hello.mutable_hello()->set_protocol(1);
-    SendShim(job, hello);
     for (const local::AgentToShim& message : std::exchange(link->second.waiting, {})) {
       SendShim(job, message);
     }
