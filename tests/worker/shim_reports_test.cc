@@ -88,6 +88,7 @@ TEST_CASE("a checkpoint is copied before its report is spooled, and a failure ma
   CHECK(d.Report(0, 1, "/work/ckpt") == Words{"copy 0 1 /work/ckpt"});
   CHECK(d.Report(0, 1, "/work/ckpt").empty());
   CHECK(d.On(CheckpointCopied{{0, 0, 0}, 1, "", {}, "no space left on device", true}) == Words{"rank 0 refused 6"});
+  CHECK(d.Report(0, 2) == Words{"rank 0 refused 3"});  // The first is still missing.
   d.Report(0, 1, "/work/ckpt");
   local::CheckpointFile file;
   file.set_path("model.pt");
