@@ -272,9 +272,10 @@ class ClusterTest(unittest.TestCase):
                 pass
         return text
 
-    def gated(self, script_after="exit 0"):
+    def gated(self, script_after="exit 0", ranks=4):
         """A shell line: each rank says `rank N pid attempt`, waits for its gate, then goes on."""
-        self.steps.gate("all")
+        for rank in range(ranks):
+            self.steps.gate(str(rank))
         return (f'echo "rank $RANK $$ $RAYCTL_ATTEMPT" > {self.steps.events_path}; '
                 f"read word < {self.steps.folder}/gate_$RANK; {script_after}")
 

@@ -69,7 +69,6 @@ class Jobs(ClusterTest):
     def test_gpus_are_lent_as_particular_devices(self):
         self.cluster.stop()
         self.cluster.start("--num-cpus", "8", "--num-gpus", "4")
-        self.steps.gate("all")
         line = f'echo "gpus $CUDA_VISIBLE_DEVICES" > {self.steps.events_path}; read w < {self.steps.gate("g")}'
         jobs = [self.cluster.submit("--gpus", "2", "--", "sh", "-c", line) for _ in range(2)]
         seen = []
@@ -91,7 +90,6 @@ class Jobs(ClusterTest):
         self.assertEqual([w["id"] for w in waiting], [late])
         self.assertIn("CPU", waiting[0]["reason"])
         for rank in range(4):
-            self.steps.gate(str(rank))
             self.steps.go(str(rank))
         self.cluster.ok("wait", job)
         self.cluster.ok("wait", late)
@@ -156,7 +154,6 @@ class Jobs(ClusterTest):
         follower = self.cluster.popen("logs", "-f", job, "--rank", "1")
         self.assertEqual(follower.stdout.readline(), "[rank 1] out 1\n")
         for rank in range(2):
-            self.steps.gate(str(rank))
             self.steps.go(str(rank))
         out, err = follower.communicate(timeout=60)
         self.assertEqual((out, follower.returncode), ("[rank 1] end\n", 0), err)

@@ -9,8 +9,6 @@ from kit import ClusterTest, start_ticks, wait_gone
 
 class Kills(ClusterTest):
     def begin(self, *options):
-        for rank in range(4):
-            self.steps.gate(str(rank))
         job = self.cluster.submit("--num-workers", "4", *options, "--", "sh", "-c", self.gated('echo "done $RANK"'))
         ranks = self.ranks_said(4)
         self.cluster.until_state(job, "RUNNING")

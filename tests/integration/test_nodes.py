@@ -45,8 +45,6 @@ class Nodes(ClusterTest):
 
     def test_a_stopped_node_gives_its_gang_to_another_without_a_failure(self):
         state = self.cluster.join("second", "--num-cpus", "16")
-        for gate in ("0", "1"):
-            self.steps.gate(gate)
         job = self.cluster.submit("--cpus", "8", "--num-workers", "2", "--", "sh", "-c", self.gated())
         first = self.ranks_said(2)
         where = self.cluster.job(job)["nodes"]
@@ -66,7 +64,6 @@ class Nodes(ClusterTest):
 
     def test_a_stalled_agent_is_suspected_only(self):
         state = self.cluster.join("second", "--num-cpus", "16")
-        self.steps.gate("0")
         job = self.cluster.submit("--cpus", "16", "--", "sh", "-c", self.gated())
         self.ranks_said(1)
         pid = self.agent_pid(state)
@@ -83,7 +80,6 @@ class Nodes(ClusterTest):
 class Grace(ClusterTest):
     def test_ranks_of_an_agent_that_does_not_come_back_are_gone_after_agent_grace(self):
         path = os.path.join(self.cluster.folder, "job.yaml")
-        self.steps.gate("0")
         with open(path, "w", encoding="utf-8") as file:
             file.write("agent_grace: 1s\ngrace_period: 1s\nentrypoint: |\n  " + self.gated() + "\n")
         self.cluster.submit(path)
