@@ -1,0 +1,406 @@
+#include "daemon/rpc/server.h"
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "daemon/net/port_owner.h"
+#include "tests/daemon/rpc/head_fixture.h"
+
+namespace rayctl::rpc {
+namespace {
+
+namespace v1 = ::rayctl::v1;
+using test::Context;
+using test::FakeAgent;
+using test::TestHead;
+
+std::uint64_t Submit(TestHead& head, const std::string& token, const std::string& name = "job") {
+  v1::SubmitJobRequest request;
+  request.mutable_spec()->add_argv("true");
+  request.mutable_spec()->set_name(name);
+  v1::SubmitJobResponse response;
+  const auto context = Context(token);
+  const grpc::Status status = v1::JobService::NewStub(head.Channel())->SubmitJob(context.get(), request, &response);
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  return response.job_id();
+}
+
+v1::JobRef Ref(std::uint64_t job) {
+  v1::JobRef ref;
+  ref.set_id(job);
+  return ref;
+}
+
+// The byte at that place of the output, so that a lost, doubled or swapped piece shows.
+char ByteAt(std::uint64_t i) { return static_cast<char>((i * 2654435761U) >> 13); }
+
+TEST_CASE("a job goes to an agent and its end answers who waits", "[server]") {
+  TestHead head;
+  FakeAgent agent(head, "a");
+  const std::string ann = head.CreateToken("ann", Role::kUser);
+  const std::uint64_t job = Submit(head, ann);
+  v1::WaitJobRequest request;
+  *request.mutable_job() = Ref(job);
+  auto waited = std::async(std::launch::async, [&] {
+    v1::WaitJobResponse response;
+    const auto context = Context(ann);
+    const grpc::Status status = v1::JobService::NewStub(head.Channel())->WaitJob(context.get(), request, &response);
+    return std::pair(status.error_code(), response);
+  });
+  const v1::HeadToAgent start = agent.Next(v1::HeadToAgent::kStart);
+  CHECK(start.start().job_id() == job);
+  CHECK(start.start().spec().argv(0) == "true");
+  agent.SayRank(job, v1::WORKER_STATE_RUNNING);
+  agent.SayRank(job, v1::WORKER_STATE_EXITED, 3);
+  const auto [code, response] = waited.get();
+  CHECK(code == grpc::StatusCode::OK);
+  CHECK(response.job().status().state() == v1::JOB_STATE_FAILED);
+  CHECK(response.job().status().exit_code() == 3);
+  CHECK(response.job().status().user() == "ann");
+  CHECK(response.job().status().nodes(0) == "a");
+}
+
+TEST_CASE("only an admin or its owner cancels a job", "[server]") {
+  TestHead head;
+  const std::string ann = head.CreateToken("ann", Role::kUser);
+  const std::string bob = head.CreateToken("bob", Role::kUser);
+  const std::uint64_t job = Submit(head, ann);
+  v1::CancelJobRequest request;
+  *request.mutable_job() = Ref(job);
+  const auto cancel = [&](const std::string& token) {
+    v1::CancelJobResponse response;
+    const auto context = Context(token);
+    return v1::JobService::NewStub(head.Channel())->CancelJob(context.get(), request, &response).error_code();
+  };
+  CHECK(cancel(bob) == grpc::StatusCode::PERMISSION_DENIED);
+  CHECK(cancel(head.admin) == grpc::StatusCode::OK);
+}
+
+TEST_CASE("jobs are listed newest first, page by page", "[server]") {
+  TestHead head;
+  for (int i = 0; i < 5; ++i) {
+    Submit(head, head.admin, "job" + std::to_string(i));
+  }
+  v1::ListJobsRequest request;
+  request.set_page_size(2);
+  std::vector<std::uint64_t> ids;
+  do {
+    v1::ListJobsResponse response;
+    const auto context = Context(head.admin);
+    REQUIRE(v1::JobService::NewStub(head.Channel())->ListJobs(context.get(), request, &response).ok());
+    for (const v1::Job& job : response.jobs()) {
+      ids.push_back(job.id());
+    }
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  CHECK(ids == std::vector<std::uint64_t>{5, 4, 3, 2, 1});
+}
+
+TEST_CASE("what there is not is not found", "[server]") {
+  TestHead head;
+  v1::GetJobRequest request;
+  *request.mutable_job() = Ref(9);
+  v1::GetJobResponse response;
+  const auto context = Context(head.admin);
+  const auto stub = v1::JobService::NewStub(head.Channel());
+  CHECK(stub->GetJob(context.get(), request, &response).error_code() == grpc::StatusCode::NOT_FOUND);
+  const auto again = Context(head.admin);
+  CHECK(stub->GetJob(again.get(), {}, &response).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_CASE("status counts nodes, jobs and those that wait", "[server]") {
+  TestHead head;
+  FakeAgent agent(head, "a");
+  Submit(head, head.admin);
+  v1::GetStatusResponse response;
+  const auto context = Context(head.admin);
+  REQUIRE(v1::ClusterService::NewStub(head.Channel())->GetStatus(context.get(), {}, &response).ok());
+  CHECK(response.nodes().at("alive") == 1);
+  CHECK(response.nodes().at("dead") == 0);
+  CHECK(response.workers_ready() == 1);
+  CHECK(response.workers_total() == 1);
+  CHECK(response.resources().at("CPU").total() == 4);
+  CHECK(response.resources().at("CPU").used() == 1);
+  CHECK(response.jobs().at("STARTING") == 1);
+}
+
+TEST_CASE("a token that was made opens, one that was revoked does not", "[server]") {
+  TestHead head;
+  const auto stub = v1::TokenService::NewStub(head.Channel());
+  v1::CreateTokenRequest create;
+  create.set_name("vera");
+  create.set_role(v1::ROLE_VIEWER);
+  v1::CreateTokenResponse created;
+  REQUIRE(stub->CreateToken(Context(head.admin).get(), create, &created).ok());
+  CHECK(client::ParseToken(created.secret())->ca_sha256 == head.authority().sha256());
+  const auto status_code = [&] {
+    v1::GetStatusResponse response;
+    const auto context = Context(created.secret());
+    return v1::ClusterService::NewStub(head.Channel())->GetStatus(context.get(), {}, &response).error_code();
+  };
+  CHECK(status_code() == grpc::StatusCode::OK);
+  v1::RevokeTokenRequest revoke;
+  revoke.set_name("vera");
+  v1::RevokeTokenResponse revoked;
+  REQUIRE(stub->RevokeToken(Context(head.admin).get(), revoke, &revoked).ok());
+  CHECK(status_code() == grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_CASE("output comes byte for byte at the reader's pace", "[server]") {
+  constexpr std::uint64_t kBytes = 50 << 20;
+  constexpr std::uint64_t kAheadMax =
+      16 << 20;  // What may be on its way between agent and a client that reads nothing.
+  TestHead head;
+  FakeAgent agent(head, "a");
+  const std::uint64_t job = Submit(head, head.admin);
+  agent.Next(v1::HeadToAgent::kStart);
+  agent.SayRank(job, v1::WORKER_STATE_RUNNING);
+
+  const auto context = Context(head.admin);
+  const auto stub = v1::JobService::NewStub(head.Channel());
+  v1::FollowJobRequest request;
+  *request.mutable_job() = Ref(job);
+  request.set_follow(true);
+  const auto follow = stub->FollowJob(context.get(), request);
+  const v1::HeadToAgent open = agent.Next(v1::HeadToAgent::kOpenOutput);
+  CHECK(open.open_output().job_id() == job);
+  CHECK(open.open_output().follow());
+
+  std::mutex mutex;
+  std::condition_variable blocked;
+  std::uint64_t sent = 0;
+  std::thread sender([&] {
+    const auto send_context = Context("");
+    v1::SendOutputResponse response;
+    const auto writer = agent.stub->SendOutput(send_context.get(), &response);
+    for (std::uint64_t at = 0; at < kBytes;) {
+      v1::SendOutputRequest message;
+      message.set_transfer_id(at == 0 ? open.open_output().transfer_id() : 0);
+      v1::JobOutput& output = *message.mutable_output();
+      output.set_stream(v1::OUTPUT_STREAM_STDOUT);
+      std::string& data = *output.mutable_data();
+      for (std::uint64_t end = std::min<std::uint64_t>(kBytes, at + (64 << 10)); at < end; ++at) {
+        data.push_back(ByteAt(at));
+      }
+      if (!writer->Write(message)) {
+        break;
+      }
+      const std::lock_guard lock(mutex);
+      sent = at;
+      blocked.notify_one();
+    }
+    writer->WritesDone();
+    writer->Finish();
+    agent.SayRank(job, v1::WORKER_STATE_EXITED, 0);
+  });
+
+  // Nothing is read until the sender has stood still for a while, or has sent far too much.
+  {
+    std::unique_lock lock(mutex);
+    std::uint64_t before = 0;
+    do {
+      before = sent;
+    } while (blocked.wait_for(lock, std::chrono::milliseconds(300), [&] { return sent != before; }) &&
+             sent < kAheadMax);
+    CHECK(sent > 0);
+    CHECK(sent < kAheadMax);
+  }
+  std::uint64_t received = 0;
+  bool exact = true;
+  v1::FollowJobResponse response;
+  v1::Job last;
+  while (follow->Read(&response)) {
+    if (response.has_output()) {
+      for (const char byte : response.output().data()) {
+        exact = exact && byte == ByteAt(received++);
+      }
+    } else if (response.has_job()) {
+      last = response.job();
+    }
+  }
+  const grpc::Status status = follow->Finish();
+  sender.join();
+  INFO(status.error_message());
+  CHECK(status.ok());
+  CHECK(received == kBytes);
+  CHECK(exact);
+  CHECK(last.status().state() == v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_CASE("an agent that comes back sends its output again and the reader sees it once", "[server]") {
+  TestHead head;
+  FakeAgent agent(head, "a");
+  const std::uint64_t job = Submit(head, head.admin);
+  agent.Next(v1::HeadToAgent::kStart);
+  agent.SayRank(job, v1::WORKER_STATE_RUNNING);
+  const auto context = Context(head.admin);
+  v1::FollowJobRequest request;
+  *request.mutable_job() = Ref(job);
+  request.set_follow(true);
+  const auto stub = v1::JobService::NewStub(head.Channel());
+  const auto follow = stub->FollowJob(context.get(), request);
+  const auto send = [&](const std::string& text, bool complete) {
+    const v1::HeadToAgent open = agent.Next(v1::HeadToAgent::kOpenOutput);
+    auto send_context = Context("");
+    v1::SendOutputResponse response;
+    auto writer = agent.stub->SendOutput(send_context.get(), &response);
+    v1::SendOutputRequest message;
+    message.set_transfer_id(open.open_output().transfer_id());
+    message.mutable_output()->set_stream(v1::OUTPUT_STREAM_STDOUT);
+    message.mutable_output()->set_data(text);
+    CHECK(writer->Write(message));
+    if (complete) {
+      writer->WritesDone();
+      CHECK(writer->Finish().ok());
+    }
+    return std::pair(std::move(send_context), std::move(writer));
+  };
+  std::string output;
+  std::vector<std::string> remarks;
+  v1::FollowJobResponse response;
+  const auto read_until = [&](const auto& enough) {
+    while (!enough() && follow->Read(&response)) {
+      output += response.output().data();
+      if (!response.remark().empty()) {
+        remarks.push_back(response.remark());
+      }
+    }
+  };
+  auto first = send("one\ntwo\n", /*complete=*/false);
+  read_until([&] { return output == "one\ntwo\n"; });
+  agent.Disconnect();
+  read_until([&] { return !remarks.empty(); });
+  REQUIRE(remarks.size() == 1);
+  CHECK(remarks[0].find("node a is away") != std::string::npos);
+  first.first->TryCancel();
+  first.second->Finish();
+  agent.Connect();
+  send("one\ntwo\nthree\n", /*complete=*/true);
+  read_until([&] { return output.size() >= 14; });
+  CHECK(output == "one\ntwo\nthree\n");
+}
+
+TEST_CASE("output of a node that is away is remarked and does not hang", "[server]") {
+  TestHead head;
+  std::uint64_t job = 0;
+  {
+    FakeAgent agent(head, "a");
+    job = Submit(head, head.admin);
+    agent.Next(v1::HeadToAgent::kStart);
+  }
+  v1::FollowJobRequest request;
+  *request.mutable_job() = Ref(job);
+  std::string remark;
+  while (remark.empty()) {  // Until the head has heard that the agent went.
+    const auto context = Context(head.admin);
+    const auto stub = v1::JobService::NewStub(head.Channel());
+    const auto follow = stub->FollowJob(context.get(), request);
+    v1::FollowJobResponse response;
+    while (follow->Read(&response)) {
+      remark += response.remark();
+    }
+    CHECK(follow->Finish().ok());
+  }
+  CHECK(remark.find("node a is away") != std::string::npos);
+}
+
+TEST_CASE("a full disk refuses new jobs by name and the cluster goes on when there is room", "[server]") {
+  TestHead head;
+  head.OnLoop([&] { head.store().broken = true; });
+  // The first one that cannot be recorded waits; those after it are refused.
+  auto first = std::async(std::launch::async, [&] { return Submit(head, head.admin); });
+  v1::SubmitJobRequest request;
+  request.mutable_spec()->add_argv("true");
+  grpc::Status refused;
+  bool broken = false;
+  while (!broken) {
+    head.OnLoop([&] { broken = !head.loop().journal_status().ok(); });
+  }
+  v1::SubmitJobResponse response;
+  const auto context = Context(head.admin);
+  refused = v1::JobService::NewStub(head.Channel())->SubmitJob(context.get(), request, &response);
+  CHECK(refused.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CHECK(refused.error_message().find("cannot write its journal") != std::string::npos);
+  head.OnLoop([&] { head.store().broken = false; });
+  CHECK(first.get() == 1);
+}
+
+TEST_CASE("a heartbeat writes nothing", "[server]") {
+  TestHead head;
+  FakeAgent agent(head, "a");
+  std::uint64_t before = 0;
+  head.OnLoop([&] { before = head.loop().commits(); });
+  for (int i = 0; i < 10; ++i) {
+    v1::AgentToHead message;
+    message.mutable_heartbeat();
+    REQUIRE(agent.Say(message));
+  }
+  // A job started after them shows that they were taken: one commit to record it, and no other.
+  Submit(head, head.admin);
+  agent.Next(v1::HeadToAgent::kStart);
+  std::uint64_t after = 0;
+  head.OnLoop([&] { after = head.loop().commits(); });
+  CHECK(after == before + 1);
+}
+
+TEST_CASE("a port that is taken says by whom and which flag changes it", "[server]") {
+  TestHead head;
+  const auto port = static_cast<std::uint16_t>(std::stoi(head.address().substr(head.address().rfind(':') + 1)));
+  boost::asio::io_context io;
+  SystemClock clock;
+  test::BreakableStore store;
+  HeadLoop loop({io, clock, store,
+                 std::make_unique<head::Head>(head::HeadConfig{}, std::vector<head::Record>{}, "c", clock.Read())});
+  const auto second = Server::Start({.host = "127.0.0.1", .port = port}, loop, std::make_shared<SystemClock>(),
+                                    &head.authority(), *head.authority().MakeServerIdentity(clock.Read().wall));
+  REQUIRE(absl::IsAlreadyExists(second.status()));
+  const std::string message(second.status().message());
+  CHECK(message.find("--port") != std::string::npos);
+  CHECK(message.find("(pid " + std::to_string(::getpid()) + ")") != std::string::npos);
+}
+
+TEST_CASE("an insecure head listens on loopback only and lets everybody in there", "[server]") {
+  TestHead head(/*insecure=*/true);
+  v1::GetVersionResponse version;
+  const auto context = Context("");
+  REQUIRE(v1::ClusterService::NewStub(head.Channel())->GetVersion(context.get(), {}, &version).ok());
+  CHECK(version.api() == kApiVersion);
+  boost::asio::io_context io;
+  SystemClock clock;
+  test::BreakableStore store;
+  HeadLoop loop({io, clock, store,
+                 std::make_unique<head::Head>(head::HeadConfig{}, std::vector<head::Record>{}, "c", clock.Read())});
+  CHECK(absl::IsInvalidArgument(
+      Server::Start({.host = "0.0.0.0", .insecure = true}, loop, std::make_shared<SystemClock>(), nullptr, {})
+          .status()));
+}
+
+TEST_CASE("an agent of another protocol is told which version to run", "[server]") {
+  TestHead head;
+  v1::JoinRequest request;
+  request.set_protocol(99);
+  v1::JoinResponse response;
+  const auto context = Context(head.CreateToken("j", Role::kJoin));
+  CHECK(v1::AgentService::NewStub(head.Channel())->Join(context.get(), request, &response).error_code() ==
+        grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_CASE("output that nobody asked for is refused", "[server]") {
+  TestHead head;
+  FakeAgent agent(head, "a");
+  const auto context = Context("");
+  v1::SendOutputResponse response;
+  const auto writer = agent.stub->SendOutput(context.get(), &response);
+  v1::SendOutputRequest message;
+  message.set_transfer_id(123);
+  writer->Write(message);
+  CHECK(writer->Finish().error_code() == grpc::StatusCode::NOT_FOUND);
+}
+
+}  // namespace
+}  // namespace rayctl::rpc
