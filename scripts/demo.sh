@@ -45,14 +45,15 @@ rayctl start --head --port 0 --dashboard-port 0 --node-name demo --state-dir "$s
 show rayctl status
 
 say "a job of two ranks: in attempt 0 they would work for a long time, in attempt 1 they end at once"
-mkfifo "$folder/ready"
+mkfifo "$folder/ready" "$folder/go"
 cat >"$folder/job.yaml" <<END
 name: demo
 entrypoint: |
   echo "hello from rank \$RANK of \$WORLD_SIZE, attempt \$RAYCTL_ATTEMPT"
   if [ "\$RAYCTL_ATTEMPT" = 0 ]; then
+    trap 'echo "stopping \$RANK" > $folder/ready; read go < $folder/go; exit 0' TERM  # Takes its time to end.
     echo "\$RANK \$\$" > $folder/ready
-    exec sleep 600
+    sleep 600 & wait
   fi
 scaling_config:
   num_workers: 2
@@ -78,6 +79,9 @@ show rayctl list workers
 
 say "killing rank 1 (pid $victim) in the middle of its work"
 kill -KILL "$victim"
+read -r -t "$ready_seconds_max" -u "$ready" _ || die "rank 0 was not told to stop"
+show rayctl list jobs
+echo go >"$folder/go"
 status=0
 wait "$submit" || status=$?
 ((status == 0)) || die "submit exited $status"
