@@ -262,9 +262,14 @@ class Campaign {
         break;
       }
       case 8:
-        what("head killed");
-        sim_.head_host().Kill();
-        Later(random_.Chance(0.7) ? Around(seconds(1)) : Around(seconds(40)), [this] { sim_.head_host().Start(); });
+        if (random_.Chance(0.5)) {
+          what("head killed");
+          sim_.head_host().Kill();
+          RestartHeadLater();
+        } else {
+          what("head killed in a commit");
+          sim_.head_host().KillInNextCommit([this] { RestartHeadLater(); });
+        }
         break;
       case 9:
         what("head stalled");
@@ -307,6 +312,10 @@ class Campaign {
                                     job.failures, Name(reason), code, failures));
       }
     }
+  }
+
+  void RestartHeadLater() {
+    Later(random_.Chance(0.7) ? Around(seconds(1)) : Around(seconds(40)), [this] { sim_.head_host().Start(); });
   }
 
   void CountJobs() {

@@ -48,6 +48,7 @@ void HeadHost::Start() {
 }
 
 void HeadHost::Kill() {
+  dies_in_commit_ = nullptr;
   if (!head_) {
     return;
   }
@@ -142,6 +143,14 @@ void HeadHost::RunBatch() {
   }
   committing_ = true;
   store_.Write(writes);
+  if (dies_in_commit_) {
+    world_.queue.After(Duration(0), [this, life = life_, died = std::exchange(dies_in_commit_, nullptr)] {
+      if (life == life_) {
+        Kill();
+        died();
+      }
+    });
+  }
   world_.queue.After(random_.Between(kCommitMin, slow_disk_ ? kSlowCommitMax : kCommitMax),
                      [this, life = life_, effects = std::move(effects)] {
                        if (life != life_) {

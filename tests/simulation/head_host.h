@@ -33,7 +33,9 @@ class HeadHost final : public HeadEnd {
   HeadHost(World& world, Network& network, HeadWatcher& watcher);
 
   void Start();
-  void Kill();   // kill -9, or a power cut: both lose what was not synced.
+  void Kill();  // kill -9, or a power cut: both lose what was not synced.
+  // As Kill, in the middle of the next commit, where most can be lost; `died` is called then.
+  void KillInNextCommit(std::function<void()> died) { dies_in_commit_ = std::move(died); }
   void Stall();  // The loop stands still; what comes waits.
   void Resume();
   void SlowDisk(bool slow) { slow_disk_ = slow; }
@@ -74,6 +76,7 @@ class HeadHost final : public HeadEnd {
   bool stalled_ = false;
   bool slow_disk_ = false;
   bool stopped_cluster_ = false;
+  std::function<void()> dies_in_commit_;
   std::deque<head::Event> inbox_;
   Alarm alarm_;
   std::uint64_t next_call_ = 1;

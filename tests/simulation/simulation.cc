@@ -203,6 +203,7 @@ void Simulation::HealEverything() {
   healed_ = true;
   network_->SetFaults(NetworkFaults{});
   head_->Resume();
+  head_->KillInNextCommit(nullptr);
   head_->SlowDisk(false);
   head_->Start();
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
