@@ -88,6 +88,23 @@ TEST_CASE("what cannot be executed ends with the code that a shell gives it", "[
   CHECK(no_log.exit_code() == 126);
   shim.Start(3, {});
   CHECK(shim.Await(Agent::kExited).exited().start_failed());
+  shim.Start(4, {"no-\xff"});
+  CHECK(shim.Await(Agent::kExited).exited().start_error() == "exec no-?: no such file or directory");
+}
+
+TEST_CASE("arguments, variables and paths are bytes, not text", "[shim_program]") {
+  ShimProgram shim;
+  shim.Hello();
+  const std::string folder = shim.dir() + "/w\xff";
+  shim.Start(0, {"/bin/sh", "-c", "printf '%s|%s|' \"$1\" \"$ODD\"; pwd", "sh", "\xc3\x28"}, {"ODD=caf\xe9 \xff\xfe"},
+             [&](local::RankStart& start) { start.set_working_dir(folder); });
+  CHECK(shim.Await(Agent::kExited).exited().exit_code() == 0);
+  process::OutputReader reader(shim.log_path(0));
+  std::string out;
+  while (const auto run = reader.Next().value()) {
+    out += run->bytes;
+  }
+  CHECK(out == "\xc3\x28|caf\xe9 \xff\xfe|" + folder + "\n");
 }
 
 TEST_CASE("a rank that ignores SIGTERM is killed after its grace", "[shim_program]") {

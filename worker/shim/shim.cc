@@ -4,6 +4,7 @@
 #include <csignal>
 #include <utility>
 
+#include "worker/process/output_log.h"
 #include "worker/shim/shim_impl.h"
 
 namespace rayctl::shim {
@@ -360,7 +361,7 @@ void Shim::Impl::Handle(const SpawnFailed& event) {
   local::RankExited exit;
   exit.set_exit_code(event.exit_code);
   exit.set_start_failed(true);
-  exit.set_start_error(event.why);
+  exit.set_start_error(process::ToUtf8(event.why));  // It may quote the command.
   Ended(*rank, std::move(exit));
 }
 

@@ -141,7 +141,7 @@ class Shim::Impl {
   void RepeatUnnumbered();  // After a hello: what a new agent must know and no event repeats.
   void ForgetBroadcasts(const AttemptKey& key);
   void Reply(RankState& rank, local::ShimReply reply);
-  void Refuse(const RankRef& home, const local::RankId& id, local::RefusalCode code, std::string why);
+  void Refuse(const RankRef& home, const local::RankId& id, local::RefusalCode code, const std::string& why);
   void Notice(RankState& rank, const local::RankNotice& notice);
 
   RankState* FindHome(const RankRef& home);

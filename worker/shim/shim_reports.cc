@@ -2,6 +2,7 @@
 #include <iterator>
 #include <utility>
 
+#include "worker/process/output_log.h"
 #include "worker/shim/shim_impl.h"
 
 namespace rayctl::shim {
@@ -598,12 +599,12 @@ void Shim::Impl::Reply(RankState& rank, local::ShimReply reply) {
   effects_.push_back(SendRank{rank.home, std::move(reply)});
 }
 
-void Shim::Impl::Refuse(const RankRef& home, const local::RankId& id, local::RefusalCode code, std::string why) {
+void Shim::Impl::Refuse(const RankRef& home, const local::RankId& id, local::RefusalCode code, const std::string& why) {
   local::ShimReply reply;
   *reply.mutable_id() = id;
   reply.mutable_id()->set_sequence(0);
   reply.mutable_refused()->set_code(code);
-  reply.mutable_refused()->set_message(std::move(why));
+  reply.mutable_refused()->set_message(process::ToUtf8(why));  // It may quote a path.
   if (RankState* rank = FindHome(home); rank != nullptr && rank->connected) {
     reply.mutable_id()->set_sequence(++rank->reply_sequence);
   }

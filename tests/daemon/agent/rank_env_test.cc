@@ -161,5 +161,13 @@ TEST_CASE("an entrypoint runs under a shell, argv without one", "[agent]") {
   CHECK(Entries(start.argv().begin(), start.argv().end()) == Entries{"/bin/sh", "-c", "echo $RANK"});
 }
 
+TEST_CASE("a variable that is not UTF-8 reaches the shim as it is", "[agent]") {
+  const link::StartGroup group = Group();
+  const local::v1::RankStart made = MakeRankStart(Node(), {"ODD=caf\xe9"}, kPaths, group, group.ranks[0]);
+  local::v1::RankStart read;
+  REQUIRE(read.ParseFromString(made.SerializeAsString()));
+  CHECK(Has(Entries(read.env().begin(), read.env().end()), "ODD=caf\xe9"));
+}
+
 }  // namespace
 }  // namespace rayctl::agent
