@@ -102,6 +102,11 @@ class Cluster:
         os.mkdir(self.home)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("RAYCTL_", "XDG_"))}
         self.env["HOME"] = self.home
+        # What a sanitizer finds goes to files: nobody reads the stderr of a daemon.
+        self.findings_dir = os.path.join(self.folder, "findings")
+        os.mkdir(self.findings_dir)
+        for options in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
+            self.env[options] = f"{self.env.get(options, '')} log_path={self.findings_dir}/report".strip()
         self.agents = []
         self.address = None
         self.started = None
@@ -211,6 +216,14 @@ class Cluster:
         """Processes that still speak of this cluster's folder."""
         return [(pid, words) for pid, words in processes() if any(self.folder in word for word in words)]
 
+    def findings(self):
+        """What sanitizers said about any program of this cluster."""
+        text = ""
+        for name in sorted(os.listdir(self.findings_dir)):
+            with open(os.path.join(self.findings_dir, name), encoding="utf-8", errors="replace") as report:
+                text += report.read()
+        return text
+
     def remove(self):
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -254,9 +267,11 @@ class ClusterTest(unittest.TestCase):
             os.kill(pid, signal.SIGKILL)
         self.steps.close()
         logs = self.cluster.logs()
+        findings = self.cluster.findings()
         mine = [name for name in runtime_dirs() - self.before
                 if self.cluster.folder in self.runtime_owner(name)]
         self.cluster.remove()
+        self.assertEqual(findings, "", f"a sanitizer found something\n{findings}")
         self.assertEqual(left, [], f"processes were left behind\n{logs}")
         self.assertEqual(mine, [], "runtime folders were left behind")
 
