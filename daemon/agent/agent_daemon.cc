@@ -7,7 +7,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -33,6 +35,8 @@ namespace asio = boost::asio;
 
 // The first refusal may only mean that the saved certificate is of an older cluster.
 constexpr int kRefusalsMax = 2;
+// What is still open ends within this, a Join on its way included, or the process goes without it.
+constexpr std::chrono::seconds kEndPatience{10};
 
 bool IsRefusal(const absl::Status& status) {
   switch (status.code()) {
@@ -144,7 +148,10 @@ class AgentDaemon {
 
   void ArmDeadline() {
     const std::optional<SteadyTime> next = agent_.NextDeadline();
-    if (ending_ || !next) {
+    if (ending_) {
+      return;  // The timer bounds the end now.
+    }
+    if (!next) {
       deadline_.cancel();
       return;
     }
@@ -257,8 +264,14 @@ class AgentDaemon {
     ending_ = true;
     exit_code_ = code;
     signals_.cancel();
-    deadline_.cancel();
     start_deadline_.cancel();
+    deadline_.expires_after(kEndPatience);
+    deadline_.async_wait([code](boost::system::error_code error) {
+      if (!error) {
+        spdlog::warn("calls are still open at the end");
+        std::_Exit(code);
+      }
+    });
     if (ready_once_) {
       std::error_code error;
       std::filesystem::remove(DaemonFile(), error);

@@ -43,7 +43,7 @@ class HeadLink::Stream : public grpc::ClientBidiReactor<v1::AgentToHead, v1::Hea
                          public std::enable_shared_from_this<HeadLink::Stream> {
  public:
   Stream(HeadLink& link, std::shared_ptr<grpc::Channel> channel)
-      : link_(link), loop_(link.loop_), stub_(v1::AgentService::NewStub(std::move(channel))) {}
+      : link_(link), gate_(link.gate_), stub_(v1::AgentService::NewStub(std::move(channel))) {}
 
   void Start(const Identity& identity, bool insecure) {
     self_ = shared_from_this();
@@ -83,21 +83,22 @@ class HeadLink::Stream : public grpc::ClientBidiReactor<v1::AgentToHead, v1::Hea
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      asio::post(loop_, [self = shared_from_this()] { self->ReadEnded(); });
+      gate_->Post([self = shared_from_this()] { self->ReadEnded(); });
       return;
     }
     auto message = std::make_shared<v1::HeadToAgent>();
     message->Swap(&incoming_);
-    asio::post(loop_, [self = shared_from_this(), message] { self->Take(*message); });
+    gate_->Post([self = shared_from_this(), message] { self->Take(*message); });
     StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override {
-    asio::post(loop_, [self = shared_from_this(), ok] { self->Written(ok); });
+    gate_->Post([self = shared_from_this(), ok] { self->Written(ok); });
   }
 
   void OnDone(const grpc::Status& status) override {
-    asio::post(loop_, [self = std::move(self_), status] {
+    const std::shared_ptr<LoopGate> gate = gate_;  // The loop may drop the last hold of this before Post returns.
+    gate->Post([self = std::move(self_), status] {
       absl::Status why = client::FromGrpc(status, self->link_.options_.address);
       if (!self->fault_.ok()) {
         why = self->fault_;
@@ -140,7 +141,7 @@ class HeadLink::Stream : public grpc::ClientBidiReactor<v1::AgentToHead, v1::Hea
   }
 
   HeadLink& link_;
-  asio::io_context& loop_;
+  const std::shared_ptr<LoopGate> gate_;
   std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::ClientContext context_;
   v1::HeadToAgent incoming_;
@@ -153,9 +154,15 @@ class HeadLink::Stream : public grpc::ClientBidiReactor<v1::AgentToHead, v1::Hea
 };
 
 HeadLink::HeadLink(asio::io_context& loop, Options options, Deliver deliver)
-    : loop_(loop), options_(std::move(options)), deliver_(std::move(deliver)) {}
+    : loop_(loop),
+      gate_(std::make_shared<LoopGate>(loop)),
+      options_(std::move(options)),
+      deliver_(std::move(deliver)) {}
 
-HeadLink::~HeadLink() { pool_.join(); }
+HeadLink::~HeadLink() {
+  pool_.join();
+  gate_->Close();
+}
 
 absl::Status HeadLink::LoadIdentity() {
   if (loaded_) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/agent/agent.h"
 #include "daemon/agent/identity_store.h"
+#include "daemon/agent/loop_gate.h"
 
 namespace grpc {
 class Channel;
@@ -59,6 +60,7 @@ class HeadLink {
   void Ended(const Stream* stream, const absl::Status& status);
 
   boost::asio::io_context& loop_;
+  const std::shared_ptr<LoopGate> gate_;
   const Options options_;
   const Deliver deliver_;
   std::optional<Identity> identity_;

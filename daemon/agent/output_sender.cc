@@ -38,7 +38,7 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
   Transfer(OutputSender& sender, link::OpenOutput what, std::string folder, const JobPaths& paths,
            std::shared_ptr<grpc::Channel> channel)
       : sender_(sender),
-        loop_(sender.loop_),
+        gate_(sender.gate_),
         what_(std::move(what)),
         folder_(std::move(folder)),
         stub_(v1::AgentService::NewStub(std::move(channel))) {
@@ -119,7 +119,7 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
   }
 
   void OnWriteDone(bool ok) override {
-    asio::post(loop_, [self = shared_from_this(), ok] {
+    gate_->Post([self = shared_from_this(), ok] {
       self->writing_ = false;
       if (ok) {
         self->Pump();
@@ -130,7 +130,8 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
   }
 
   void OnDone(const grpc::Status& status) override {
-    asio::post(loop_, [self = std::move(self_), status] {
+    const std::shared_ptr<LoopGate> gate = gate_;  // The loop may drop the last hold of this before Post returns.
+    gate->Post([self = std::move(self_), status] {
       if (!status.ok() && status.error_code() != grpc::StatusCode::CANCELLED) {
         spdlog::info("output transfer ended transfer={} why={}", self->what_.transfer.value, status.error_message());
       }
@@ -161,7 +162,7 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
   }
 
   OutputSender& sender_;
-  asio::io_context& loop_;
+  const std::shared_ptr<LoopGate> gate_;
   const link::OpenOutput what_;
   const std::string folder_;
   std::unique_ptr<v1::AgentService::Stub> stub_;
@@ -178,13 +179,14 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
 
 OutputSender::OutputSender(asio::io_context& loop, std::string state_dir, IsLive is_live)
     : loop_(loop),
+      gate_(std::make_shared<LoopGate>(loop)),
       state_dir_(std::move(state_dir)),
       is_live_(std::move(is_live)),
       inotify_(loop, ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
   Watch();
 }
 
-OutputSender::~OutputSender() = default;
+OutputSender::~OutputSender() { gate_->Close(); }
 
 void OutputSender::Watch() {
   inotify_.async_read_some(asio::buffer(events_), [this](boost::system::error_code error, std::size_t size) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "daemon/agent/loop_gate.h"
 #include "daemon/link/messages.h"
 
 namespace grpc {
@@ -43,6 +44,7 @@ class OutputSender {
   void Ended(TransferId transfer);
 
   boost::asio::io_context& loop_;
+  const std::shared_ptr<LoopGate> gate_;
   const std::string state_dir_;
   const IsLive is_live_;
   boost::asio::posix::stream_descriptor inotify_;
