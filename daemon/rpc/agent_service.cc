@@ -114,6 +114,14 @@ class SendOutputReactor final : public grpc::ServerReadReactor<v1::SendOutputReq
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+// A call that is answered at once; the loop never hears of it.
+template <class Reactor>
+class Refused final : public Reactor {
+ public:
+  explicit Refused(const grpc::Status& why) { this->Finish(why); }
+  void OnDone() override { delete this; }
+};
+
 class AgentService final : public v1::AgentService::CallbackService, public AgentConnections {
  public:
   explicit AgentService(ServiceContext& services) : services_(services) {}
@@ -155,13 +163,11 @@ class AgentService final : public v1::AgentService::CallbackService, public Agen
 
   grpc::ServerBidiReactor<v1::AgentToHead, v1::HeadToAgent>* Connect(grpc::CallbackServerContext* call) override {
     NodeId node;
-    const grpc::Status known = IdentifyNode(*call, node);
-    auto* const reactor = new ConnectReactor(*this, node);
-    if (!known.ok()) {
-      reactor->Finish(known);
-    } else {
-      reactor->Read();
+    if (const grpc::Status known = IdentifyNode(*call, node); !known.ok()) {
+      return new Refused<grpc::ServerBidiReactor<v1::AgentToHead, v1::HeadToAgent>>(known);
     }
+    auto* const reactor = new ConnectReactor(*this, node);
+    reactor->Read();
     return reactor;
   }
 
@@ -169,12 +175,7 @@ class AgentService final : public v1::AgentService::CallbackService, public Agen
                                                              v1::SendOutputResponse*) override {
     NodeId node;
     if (const grpc::Status known = IdentifyNode(*call, node); !known.ok()) {
-      class Refused final : public grpc::ServerReadReactor<v1::SendOutputRequest> {
-       public:
-        explicit Refused(const grpc::Status& why) { Finish(why); }
-        void OnDone() override { delete this; }
-      };
-      return new Refused(known);
+      return new Refused<grpc::ServerReadReactor<v1::SendOutputRequest>>(known);
     }
     return new SendOutputReactor(services_, call, node);
   }
