@@ -17,6 +17,7 @@ import unittest
 
 BIN = os.path.abspath(os.environ.get("RAYCTL_BIN_DIR", "build/dev/bin"))
 RAYCTL = os.path.join(BIN, "rayctl")
+LEAK_SUPPRESSIONS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lsan.supp")
 DEADLINE_SECONDS = 60.0
 
 
@@ -107,6 +108,7 @@ class Cluster:
         os.mkdir(self.findings_dir)
         for options in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
             self.env[options] = f"{self.env.get(options, '')} log_path={self.findings_dir}/report".strip()
+        self.env["LSAN_OPTIONS"] = f"suppressions={LEAK_SUPPRESSIONS} print_suppressions=0"
         self.agents = []
         self.address = None
         self.started = None
