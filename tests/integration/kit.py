@@ -129,8 +129,11 @@ class Cluster:
         if address and self.address:
             environment["RAYCTL_ADDRESS"] = self.address
         environment.update(env or {})
-        return Result(subprocess.run([RAYCTL, *map(str, args)], env=environment, capture_output=True, text=True,
-                                     timeout=timeout, stdin=stdin, check=False, cwd=self.folder))
+        try:
+            return Result(subprocess.run([RAYCTL, *map(str, args)], env=environment, capture_output=True, text=True,
+                                         timeout=timeout, stdin=stdin, check=False, cwd=self.folder))
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"{late}\n--- stdout\n{late.stdout}\n--- stderr\n{late.stderr}\n{self.logs()}") from late
 
     def popen(self, *args, env=None):
         environment = dict(self.env)
