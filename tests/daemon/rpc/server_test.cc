@@ -151,6 +151,23 @@ TEST_CASE("a token that was made opens, one that was revoked does not", "[server
   CHECK(status_code() == grpc::StatusCode::UNAUTHENTICATED);
 }
 
+TEST_CASE("a stream of nobody is refused, also when it is cancelled meanwhile", "[server]") {
+  constexpr int kStreams = 200;
+  TestHead head(/*insecure=*/true);
+  const auto stub = v1::AgentService::NewStub(head.Channel());
+  for (int i = 0; i < kStreams; ++i) {
+    const auto context = Context("");
+    const auto stream = stub->Connect(context.get());
+    if (i + 1 < kStreams) {
+      context->TryCancel();
+    }
+    const grpc::StatusCode code = stream->Finish().error_code();
+    if (code != grpc::StatusCode::CANCELLED || i + 1 == kStreams) {
+      CHECK(code == grpc::StatusCode::UNAUTHENTICATED);
+    }
+  }
+}
+
 TEST_CASE("output comes byte for byte at the reader's pace", "[server]") {
   constexpr std::uint64_t kBytes = 50 << 20;
   constexpr std::uint64_t kAheadMax =
