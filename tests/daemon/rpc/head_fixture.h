@@ -90,7 +90,7 @@ class TestHead {
       loop_->Call(
           head::CreateToken{
               .name = name, .role = role, .sha256 = client::HashSecret(token.secret), .expires_at = expires_at},
-          [&](absl::StatusOr<head::Answer> answer) { done.set_value(answer.status()); });
+          [&](const absl::StatusOr<head::Answer>& answer) { done.set_value(answer.status()); });
     });
     const absl::Status status = done.get_future().get();
     if (!status.ok()) {
@@ -100,8 +100,9 @@ class TestHead {
   }
   void RevokeToken(const std::string& name) {
     std::promise<void> done;
-    loop_->Post(
-        [&] { loop_->Call(head::RevokeToken{.name = name}, [&](absl::StatusOr<head::Answer>) { done.set_value(); }); });
+    loop_->Post([&] {
+      loop_->Call(head::RevokeToken{.name = name}, [&](const absl::StatusOr<head::Answer>&) { done.set_value(); });
+    });
     done.get_future().wait();
   }
 
