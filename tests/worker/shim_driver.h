@@ -77,7 +77,7 @@ class Driver {
         attempt, group);
   }
   // Running, connected and acknowledged, with the head within reach.
-  void Run(std::vector<Rank> ranks, AttemptNumber attempt = 0, std::uint32_t group = 0) {
+  void Run(const std::vector<Rank>& ranks, AttemptNumber attempt = 0, std::uint32_t group = 0) {
     Start(ranks, attempt, group);
     for (const Rank rank : ranks) {
       On(Spawned{{group, attempt, rank}, 100 + rank, 5});

@@ -7,7 +7,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-void Complete(Driver& d, std::uint64_t number, Words expected) {
+void Complete(Driver& d, std::uint64_t number, const Words& expected) {
   CHECK(d.Agent([&](auto& m) { m.mutable_reports_complete()->set_number(number); }) == expected);
 }
 
