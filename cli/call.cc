@@ -9,6 +9,7 @@
 #include "base/status_text.h"
 #include "cli/command_line.h"
 #include "cli/output.h"
+#include "cli/utf8_check.h"
 #include "client/channel.h"
 #include "rayctl/v1/cluster.grpc.pb.h"
 #include "rayctl/v1/job.grpc.pb.h"
@@ -52,6 +53,9 @@ absl::StatusOr<HeadClient> HeadClient::Open(const HeadOptions& options) {
 
 template <class Stub, class Method, class Request, class Response>
 absl::Status HeadClient::Call(Method method, const Request& request, Response* response) {
+  if (absl::Status text = CheckUtf8(request); !text.ok()) {
+    return text;
+  }
   const auto stub = Stub::NewStub(channel_);
   grpc::ClientContext context;
   Prepare(context, endpoint_);
@@ -165,6 +169,9 @@ absl::StatusOr<v1::WaitJobResponse> HeadClient::WaitJob(const v1::JobRef& job,
   const auto stub = v1::JobService::NewStub(channel_);
   v1::WaitJobRequest request;
   *request.mutable_job() = job;
+  if (absl::Status text = CheckUtf8(request); !text.ok()) {
+    return text;
+  }
   bool away = false;
   while (true) {
     if (away) {
@@ -201,6 +208,9 @@ absl::StatusOr<v1::WaitJobResponse> HeadClient::WaitJob(const v1::JobRef& job,
 
 absl::Status HeadClient::FollowJob(const v1::FollowJobRequest& request, std::chrono::milliseconds patience,
                                    const std::function<bool(const v1::FollowJobResponse&)>& on_event) {
+  if (absl::Status text = CheckUtf8(request); !text.ok()) {
+    return text;
+  }
   if (patience.count() > 0 && !channel_->WaitForConnected(std::chrono::system_clock::now() + patience)) {
     return absl::UnavailableError(fmt::format("the head at {} stays away", endpoint_.address));
   }

@@ -62,9 +62,15 @@ int RunDescribe(const Arguments& arguments) {
     return Failed(nodes.status());
   }
   const v1::JobRef ref = ParseJobRef(what);
-  const auto found = std::find_if(nodes->nodes().begin(), nodes->nodes().end(), [&](const v1::Node& node) {
+  const auto meant = [&](const v1::Node& node) {
     return node.name() == what || (node_only && ref.id() != 0 && node.id() == ref.id());
-  });
+  };
+  // A node that left may have given its name to another.
+  auto found = std::find_if(nodes->nodes().begin(), nodes->nodes().end(),
+                            [&](const v1::Node& node) { return meant(node) && node.state() != v1::NODE_STATE_DEAD; });
+  if (found == nodes->nodes().end()) {
+    found = std::find_if(nodes->nodes().begin(), nodes->nodes().end(), meant);
+  }
   if (found == nodes->nodes().end()) {
     Remark(node_only ? fmt::format("no node is called '{}'; `rayctl list nodes` names them", what)
                      : fmt::format("no job and no node is called '{}'; see `rayctl list jobs` and `rayctl list nodes`",

@@ -95,6 +95,33 @@ bool OutputPrinter::Printed(std::uint32_t attempt, std::uint32_t rank) const {
   });
 }
 
+std::string AttemptTeller::Take(const v1::Job& job) {
+  const v1::JobStatus& status = job.status();
+  const std::uint32_t attempt = status.attempt();
+  const bool recovers = status.state() == v1::JOB_STATE_RECOVERING;
+  const bool begins = newest_ && attempt > *newest_;
+  // What an attempt without a reason ended by is not known yet.
+  const bool waits = newest_ && !begins && recovers && ran_ && status.reason() != v1::REASON_UNSPECIFIED &&
+                     (!ended_ || *ended_ != attempt);
+  std::string text;
+  if (begins || waits) {
+    const std::uint32_t before = begins ? *newest_ : attempt;
+    const std::uint32_t next = begins ? attempt : attempt + 1;
+    if (!ended_ || *ended_ != before) {
+      text = fmt::format("attempt {} ended{}; ", before,
+                         recovers && !status.message().empty() ? ": " + status.message() : "");
+      ended_ = before;
+    }
+    const std::int32_t allowed = job.spec().run_config().failure_config().max_failures();
+    text += fmt::format("attempt {} {} ({} of {} allowed failures)", next,
+                        begins ? "begins" : "begins when its nodes have room", status.failures(),
+                        allowed < 0 ? "any number of" : std::to_string(allowed));
+  }
+  ran_ = status.state() == v1::JOB_STATE_RUNNING || (ran_ && !begins);
+  newest_ = std::max(newest_.value_or(0), attempt);
+  return text;
+}
+
 absl::StatusOr<int> Follow(HeadClient& head, const v1::JobRef& job, const FollowOptions& options) {
   v1::FollowJobRequest request;
   *request.mutable_job() = job;
@@ -109,6 +136,7 @@ absl::StatusOr<int> Follow(HeadClient& head, const v1::JobRef& job, const Follow
         return WriteAll(stream == v1::OUTPUT_STREAM_STDERR ? STDERR_FILENO : STDOUT_FILENO, bytes);
       },
       /*prefixed=*/false);
+  AttemptTeller teller;
   std::optional<v1::Job> last;
   std::optional<std::uint32_t> attempt_in_print = options.attempt;
   bool away = false;
@@ -127,6 +155,9 @@ absl::StatusOr<int> Follow(HeadClient& head, const v1::JobRef& job, const Follow
       case v1::FollowJobResponse::kJob:
         last = event.job();
         printer.set_prefixed(ManyRanks(*last));
+        if (const std::string news = teller.Take(*last); !news.empty() && options.follow) {
+          Remark(news);
+        }
         break;
       case v1::FollowJobResponse::kRemark:
         Remark(event.remark());

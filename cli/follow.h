@@ -54,6 +54,18 @@ class OutputPrinter {
   std::map<Key, Source> sources_;
 };
 
+// What somebody who follows a job is told of its attempts: why one ended, and that the next begins or waits.
+class AttemptTeller {
+ public:
+  // The job as the head showed it next; empty: there is nothing new to say.
+  std::string Take(const v1::Job& job);
+
+ private:
+  std::optional<std::uint32_t> newest_;  // The newest attempt seen.
+  std::optional<std::uint32_t> ended_;   // The attempt whose end was told.
+  bool ran_ = false;  // The newest attempt was seen running: from now on the message is of its own end.
+};
+
 struct FollowOptions {
   std::vector<std::uint32_t> ranks;      // Empty: all.
   bool follow = true;                    // False: what there is now.

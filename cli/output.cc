@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,8 @@
 
 namespace rayctl::cli {
 namespace {
+
+bool stdout_failed = false;
 
 constexpr int kJsonIndent = 2;
 constexpr std::string_view kColumnGap = "  ";
@@ -47,10 +50,18 @@ bool WriteAll(int fd, std::string_view bytes) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
       closed.at(index) = true;
+      // A reader that went, or was never meant to be, wants no more; a full disk is something that went wrong.
+      const int error = errno;
+      if (fd == STDOUT_FILENO && error != EPIPE && error != EBADF) {
+        stdout_failed = true;
+        Remark(fmt::format("stdout cannot be written: {}; what would follow there is lost", std::strerror(error)));
+      }
     }
   }
   return !closed.at(index);
 }
+
+bool StdoutFailed() { return stdout_failed; }
 
 bool Answer(std::string_view text) { return WriteAll(STDOUT_FILENO, text); }
 

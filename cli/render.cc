@@ -78,10 +78,45 @@ std::string Runtime(const v1::JobStatus& status) {
 }
 
 // One "name: value" line a fact; facts without a value are left out.
+std::string IndentedLines(std::string_view text) {
+  std::string lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines += fmt::format("  {}\n", Printable(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+// As a shell would take it, so that a word with spaces or new lines is seen as one.
+std::string CommandText(const google::protobuf::RepeatedPtrField<std::string>& words) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%^";
+  std::string command;
+  for (const std::string& word : words) {
+    command += command.empty() ? "" : " ";
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+      command += word;
+      continue;
+    }
+    command += '\'';
+    for (const char c : word) {
+      command += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    }
+    command += '\'';
+  }
+  return command;
+}
+
 class Facts {
  public:
+  // A value of several lines stands indented under its name.
   Facts& Add(std::string_view name, std::string_view value) {
-    if (!value.empty()) {
+    while (value.ends_with('\n')) {
+      value.remove_suffix(1);
+    }
+    if (value.find('\n') != std::string_view::npos) {
+      text_ += fmt::format("{}:\n{}", name, IndentedLines(value));
+    } else if (!value.empty()) {
       text_ += fmt::format("{}: {}\n", name, Printable(value));
     }
     return *this;
@@ -245,12 +280,8 @@ std::string JobText(const v1::Job& job, const google::protobuf::RepeatedPtrField
       .Add("submitted", status.has_submitted_at() ? TimeText(status.submitted_at()) : "")
       .Add("started", status.has_started_at() ? TimeText(status.started_at()) : "")
       .Add("ended", status.has_ended_at() ? TimeText(status.ended_at()) : "")
-      .Add("entrypoint", spec.entrypoint());
-  std::string command;
-  for (const std::string& word : spec.argv()) {
-    command += (command.empty() ? "" : " ") + word;
-  }
-  facts.Add("command", command);
+      .Add("entrypoint", spec.entrypoint())
+      .Add("command", CommandText(spec.argv()));
   std::map<std::string, double> amounts(spec.scaling_config().resources_per_worker().amounts().begin(),
                                         spec.scaling_config().resources_per_worker().amounts().end());
   std::string each;
@@ -262,12 +293,7 @@ std::string JobText(const v1::Job& job, const google::protobuf::RepeatedPtrField
   if (!status.last_output().empty()) {
     text += status.has_failed_rank() ? fmt::format("last lines of rank {}:\n", status.failed_rank())
                                      : std::string("last lines:\n");
-    std::string_view rest = status.last_output();
-    while (!rest.empty()) {
-      const std::size_t end = std::min(rest.find('\n'), rest.size());
-      text += fmt::format("  {}\n", Printable(rest.substr(0, end)));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
+    text += IndentedLines(status.last_output());
   }
   return workers.empty() ? text : text + "\n" + WorkerTable(workers);
 }

@@ -60,7 +60,8 @@ int RunVerb(const Arguments& arguments) {
   std::vector<std::string> names;
   for (const Verb& verb : kVerbs) {
     if (verb.name == name) {
-      return verb.run(rest);
+      const int code = verb.run(rest);
+      return code == kExitDone && StdoutFailed() ? kExitRefused : code;
     }
     names.emplace_back(verb.name);
   }

@@ -55,6 +55,47 @@ TEST_CASE("lines of several ranks are prefixed and never torn", "[cli]") {
   CHECK(printed.out == "[rank 1] one\n[rank 0] hello\n[rank 0] \n[rank 1] two\n");
 }
 
+TEST_CASE("who follows a job is told why an attempt ended, once, and of the next", "[cli]") {
+  AttemptTeller teller;
+  v1::Job job;
+  job.mutable_spec()->mutable_run_config()->mutable_failure_config()->set_max_failures(2);
+  v1::JobStatus& status = *job.mutable_status();
+  const auto told = [&](v1::JobState state, std::uint32_t attempt, v1::Reason reason, const std::string& message) {
+    status.set_state(state);
+    status.set_attempt(attempt);
+    status.set_reason(reason);
+    status.set_message(message);
+    return teller.Take(job);
+  };
+  CHECK(told(v1::JOB_STATE_QUEUED, 0, v1::REASON_UNSPECIFIED, "").empty());
+  CHECK(told(v1::JOB_STATE_STARTING, 0, v1::REASON_UNSPECIFIED, "").empty());
+  CHECK(told(v1::JOB_STATE_RUNNING, 0, v1::REASON_UNSPECIFIED, "").empty());
+  // Its other ranks still end: why is not known.
+  status.set_failures(1);
+  CHECK(told(v1::JOB_STATE_RECOVERING, 0, v1::REASON_UNSPECIFIED, "").empty());
+  CHECK(told(v1::JOB_STATE_RECOVERING, 1, v1::REASON_EXITED, "rank 1 on a exited with code 3") ==
+        "attempt 0 ended: rank 1 on a exited with code 3; attempt 1 begins (1 of 2 allowed failures)");
+  // The same message again, while the new attempt starts.
+  CHECK(told(v1::JOB_STATE_RECOVERING, 1, v1::REASON_EXITED, "rank 1 on a exited with code 3").empty());
+  CHECK(told(v1::JOB_STATE_RUNNING, 1, v1::REASON_UNSPECIFIED, "").empty());
+  status.set_failures(2);
+  CHECK(told(v1::JOB_STATE_RECOVERING, 1, v1::REASON_NODE_LOST, "node b is dead") ==
+        "attempt 1 ended: node b is dead; attempt 2 begins when its nodes have room (2 of 2 allowed failures)");
+  CHECK(told(v1::JOB_STATE_RECOVERING, 1, v1::REASON_NODE_LOST, "node b is dead").empty());
+  CHECK(told(v1::JOB_STATE_RECOVERING, 2, v1::REASON_NODE_LOST, "node b is dead") ==
+        "attempt 2 begins (2 of 2 allowed failures)");
+  CHECK(told(v1::JOB_STATE_RUNNING, 2, v1::REASON_UNSPECIFIED, "").empty());
+  CHECK(told(v1::JOB_STATE_FAILED, 2, v1::REASON_EXITED, "rank 0 on a exited with code 1").empty());
+}
+
+TEST_CASE("who comes late is told of nothing that was before", "[cli]") {
+  AttemptTeller teller;
+  v1::Job job;
+  job.mutable_status()->set_state(v1::JOB_STATE_RUNNING);
+  job.mutable_status()->set_attempt(4);
+  CHECK(teller.Take(job).empty());
+}
+
 TEST_CASE("a line without an end is printed in pieces rather than kept for ever", "[cli]") {
   Printed printed(/*prefixed=*/true);
   printed.Add(3, std::string(64 * 1024, 'x'));

@@ -21,6 +21,22 @@ TEST_CASE("control characters of a foreign name do not reach the terminal", "[cl
   CHECK(Printable("a\x1b[31mb\n") == "a?[31mb?");
 }
 
+TEST_CASE("a script in a job is described as its lines, a command as a shell takes it", "[cli]") {
+  v1::Job job;
+  job.mutable_spec()->set_entrypoint("echo a\n\tif true; then\n\x1b[31mb\n");
+  std::string text = JobText(job, {});
+  CHECK(text.find("entrypoint:\n  echo a\n  ?if true; then\n  ?[31mb\n") != std::string::npos);
+  job.mutable_spec()->set_entrypoint("echo a\n");
+  text = JobText(job, {});
+  CHECK(text.find("entrypoint: echo a\n") != std::string::npos);
+  job.mutable_spec()->clear_entrypoint();
+  for (const char* const word : {"sh", "-c", "echo it's; echo b", "--lr=0.1", ""}) {
+    job.mutable_spec()->add_argv(word);
+  }
+  text = JobText(job, {});
+  CHECK(text.find("command: sh -c 'echo it'\\''s; echo b' --lr=0.1 ''\n") != std::string::npos);
+}
+
 v1::GetStatusResponse FourNodes() {
   v1::GetStatusResponse status;
   status.set_workers_ready(4);
