@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/names.h"
 #include "daemon/rpc/service_context.h"
 #include "daemon/rpc/translate.h"
 #include "fmt/format.h"
@@ -133,6 +134,10 @@ class AgentService final : public v1::AgentService::CallbackService, public Agen
         finish(absl::FailedPreconditionError(
             fmt::format("this agent speaks protocol {} and the head {} (rayctl {}); run the same version on both",
                         request->protocol(), link::kProtocol, services_.options.version)));
+        return;
+      }
+      if (!IsName(request->node_name())) {
+        finish(absl::InvalidArgumentError(fmt::format("node name: {}", kNameRule)));
         return;
       }
       services_.loop.Call(head::JoinNode{.node_name = request->node_name(),

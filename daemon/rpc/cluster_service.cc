@@ -1,6 +1,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/names.h"
 #include "client/token.h"
 #include "daemon/rpc/service_context.h"
 #include "daemon/rpc/translate.h"
@@ -58,6 +59,10 @@ class TokenService final : public v1::TokenService::CallbackService {
                                         v1::CreateTokenResponse* response) override {
     return OnLoop(services_, call, [this, request, response](const Caller&, const Finish& finish) {
       head::CreateToken event{.name = request->name()};
+      if (!IsName(event.name)) {
+        finish(absl::InvalidArgumentError(fmt::format("name: {}", kNameRule)));
+        return;
+      }
       const absl::StatusOr<Role> role = FromProto(request->role());
       if (!role.ok()) {
         finish(absl::InvalidArgumentError("role: expected admin, user, viewer or join"));

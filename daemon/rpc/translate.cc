@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "base/names.h"
 #include "base/status_text.h"
 #include "fmt/format.h"
 #include "google/protobuf/util/time_util.h"
@@ -64,7 +65,6 @@ constexpr std::int64_t kDurationSecondsMax = 10LL * 366 * 24 * 3600;
 constexpr std::int64_t kTimeSecondsMax = 9'000'000'000;
 constexpr std::int32_t kNanosPerSecond = 1'000'000'000;
 constexpr std::uint32_t kPortMax = 65535;
-constexpr std::size_t kNameCharsMax = 253;
 constexpr std::size_t kSpecBytesMax = 2 << 20;  // Below gRPC's limit of 4 MiB, with room for what travels beside it.
 
 absl::Status Wrong(std::string_view field, std::string_view why) {
@@ -271,8 +271,9 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& proto) {
   check.Require(proto.ByteSizeLong() <= kSpecBytesMax, "spec",
                 fmt::format("{} bytes; at most {} are taken", proto.ByteSizeLong(), kSpecBytesMax));
   spec.name = proto.name();
-  check.Require(spec.name.size() <= kNameCharsMax && spec.name.find_first_of("\n/") == std::string::npos, "name",
-                fmt::format("at most {} characters, without / and new lines", kNameCharsMax));
+  check.Require(IsName(spec.name), "name", kNameRule);
+  check.Require(spec.name.empty() || spec.name.find_first_not_of("0123456789") != std::string::npos, "name",
+                fmt::format("{} is a number, and would be taken for the id of a job; add a letter", spec.name));
   spec.entrypoint = proto.entrypoint();
   spec.argv.assign(proto.argv().begin(), proto.argv().end());
   check.Require(spec.entrypoint.empty() != spec.argv.empty(), "entrypoint",

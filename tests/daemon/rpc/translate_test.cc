@@ -219,6 +219,11 @@ TEST_CASE("a wrong spec is refused by the name of its field", "[translate]") {
   v1::JobSpec zero = Command();
   zero.add_argv(std::string("a\0b", 3));
   refused(zero, "argv");
+  for (const std::string name : {"../x", "a\nb", "\x1b[31m", "2024"}) {  // The last would be taken for an id.
+    v1::JobSpec named = Command();
+    named.set_name(name);
+    refused(named, "name");
+  }
 }
 
 TEST_CASE("messages without a body, a job or a state are refused", "[translate]") {
