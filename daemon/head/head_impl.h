@@ -156,7 +156,9 @@ class Head::Impl {
   std::optional<absl::Status> RefuseRegister(StreamId stream, NodeId node, const AgentMessage& message) const;
   void OnGoodbye(NodeId node, const std::string& why);
   void CloseStreamOf(NodeId node, absl::Status why);
+  bool GaveUpItsName(const NodeRecord& node) const;
   std::string UniqueNodeName(const std::string& wanted, NodeId self) const;
+  void KeepOrChangeName(NodeRecord& node);
 
   // node_rules.cc
   NodeState StateOf(NodeId node) const;

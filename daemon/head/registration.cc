@@ -8,11 +8,19 @@
 
 namespace rayctl::head {
 
+// A node that was here, is dead and holds nothing: the same machine may come back with a fresh state folder.
+bool Head::Impl::GaveUpItsName(const NodeRecord& node) const {
+  const auto runtime = runtimes_.find(node.id);
+  return node.state == NodeState::kDead && !node.boot_id.empty() &&
+         (runtime == runtimes_.end() || runtime->second.leases.empty());
+}
+
 std::string Head::Impl::UniqueNodeName(const std::string& wanted, NodeId self) const {
   const std::string base = wanted.empty() ? "node" : wanted;
   const auto taken = [&](const std::string& name) {
-    return std::any_of(nodes_.begin(), nodes_.end(),
-                       [&](const auto& node) { return node.first != self && node.second.name == name; });
+    return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& node) {
+      return node.first != self && node.second.name == name && !GaveUpItsName(node.second);
+    });
   };
   std::string name = base;
   for (std::uint32_t number = 2; taken(name); ++number) {
@@ -21,12 +29,22 @@ std::string Head::Impl::UniqueNodeName(const std::string& wanted, NodeId self) c
   return name;
 }
 
+// Another may have taken the name while this node was dead.
+void Head::Impl::KeepOrChangeName(NodeRecord& node) {
+  std::string name = UniqueNodeName(node.name, node.id);
+  if (name != node.name) {
+    node.name = std::move(name);
+    touched_nodes_.insert(node.id);
+  }
+}
+
 void Head::Impl::Handle(const JoinNode& join) {
   if (stopping_) {
     Fail(join.call, absl::UnavailableError("the cluster is being stopped"));
     return;
   }
   if (const auto known = nodes_.find(join.known); known != nodes_.end()) {
+    KeepOrChangeName(known->second);
     Answered(join.call, JoinAnswer{known->first, known->second.name});
     return;
   }
@@ -97,6 +115,7 @@ void Head::Impl::OnRegister(StreamId stream, NodeId node, const link::Register& 
     }
   }
   const auto gpus = message.resources.Get(kGpu);
+  KeepOrChangeName(record);
   record.version = message.version;
   record.boot_id = message.boot_id;
   record.address = message.address;

@@ -295,5 +295,22 @@ TEST_CASE("names of nodes are unique and kept", "[head][nodes]") {
   CHECK(again->node_name == "box");
 }
 
+TEST_CASE("the name of a node that left is free, and who comes back to a taken one gets another", "[head][nodes]") {
+  HeadDriver driver;
+  const NodeId left = driver.AddNode("box");
+  driver.Say(left, link::Goodbye{"stopped"});
+  REQUIRE(driver.StateOf(left) == NodeState::kDead);
+  const NodeId fresh = driver.AddNode("box");
+  CHECK(fresh != left);
+  CHECK(driver.head().NodeName(fresh) == "box");
+  // It has joined and is only about to register: its name is taken.
+  CHECK(driver.Ask<JoinAnswer>(JoinNode{.node_name = "box"})->node_name == "box-2");
+  driver.Connect(left);
+  CHECK(driver.head().NodeName(left) == "box-3");
+  CHECK(driver.head().NodeName(fresh) == "box");
+  driver.Restart();
+  CHECK(driver.head().NodeName(left) == "box-3");
+}
+
 }  // namespace
 }  // namespace rayctl::head
