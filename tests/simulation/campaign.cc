@@ -19,6 +19,9 @@ using std::chrono::minutes;
 using std::chrono::seconds;
 
 constexpr std::uint64_t kFixedSeeds = 50;
+constexpr double kDiesSlowly = 0.2;
+constexpr double kDiesSlowlyInCrowds = 0.5;
+constexpr Duration kKillTakesMean = seconds(5);
 constexpr std::int32_t kExitNotFound = 127;
 constexpr std::int32_t kExitSignalBase = 128;
 
@@ -46,6 +49,7 @@ class Campaign {
       : options_(options),
         random_(seed ^ 0x5eed),
         peaceful_(random_.Chance(0.08)),
+        crowded_(random_.Chance(0.4)),
         sim_(seed, DrawShape(), options.print_trace) {}
 
   void Run() {
@@ -58,7 +62,8 @@ class Campaign {
       mean_time_to_fault_ = random_.Between(seconds(5), seconds(60));
       NextFault();
     }
-    mean_time_to_job_ = options_.troubled / static_cast<int>(random_.Between(15, 45));
+    mean_time_to_job_ =
+        options_.troubled / static_cast<int>(crowded_ ? random_.Between(60, 120) : random_.Between(15, 45));
     NextJob();
     sim_.RunFor(options_.troubled);
     healed_ = true;
@@ -127,6 +132,9 @@ class Campaign {
     Script script;
     script.runs = random_.Chance(0.3) ? Around(milliseconds(50)) : Around(seconds(25));
     script.ignores_term = random_.Chance(0.1);
+    if (random_.Chance(crowded_ ? kDiesSlowlyInCrowds : kDiesSlowly)) {
+      script.kill_takes = Around(kKillTakesMean);
+    }
     return script;
   }
 
@@ -138,7 +146,7 @@ class Campaign {
     spec.num_workers_max = spec.num_workers;
     spec.placement_strategy = static_cast<PlacementStrategy>(random_.Between(1, 4));
     spec.resources_per_worker.Set(kCpu, Amount{random_.Chance(0.3) ? Amount::kUnit / 2 : Amount::kUnit});
-    if (random_.Chance(0.25)) {
+    if (random_.Chance(crowded_ ? 0.6 : 0.25)) {
       spec.resources_per_worker.Set(kGpu, Amount{random_.Chance(0.5) ? Amount::kUnit / 2 : Amount::kUnit});
     }
     if (random_.Chance(0.02)) {
@@ -360,6 +368,7 @@ class Campaign {
   CampaignOptions options_;
   Random random_;
   bool peaceful_;
+  bool crowded_;  // There is always somebody who waits for what is given back, devices above all.
   Simulation sim_;
   Duration mean_time_to_fault_{0};
   Duration mean_time_to_job_{0};

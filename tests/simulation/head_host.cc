@@ -144,8 +144,9 @@ void HeadHost::RunBatch() {
   committing_ = true;
   store_.Write(writes);
   if (dies_in_commit_) {
-    world_.queue.After(Duration(0), [this, life = life_, died = std::exchange(dies_in_commit_, nullptr)] {
-      if (life == life_) {
+    world_.queue.After(Duration(0), [this, life = life_] {
+      // All may have been healed since, in this very instant.
+      if (const auto died = std::exchange(dies_in_commit_, nullptr); died && life == life_) {
         Kill();
         died();
       }

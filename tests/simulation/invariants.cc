@@ -1,6 +1,8 @@
 #include "tests/simulation/invariants.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "fmt/format.h"
 
@@ -8,6 +10,7 @@ namespace rayctl::sim {
 namespace {
 
 constexpr std::int32_t kSignalBase = 128;
+constexpr std::string_view kDevicesVariable = "CUDA_VISIBLE_DEVICES=";
 
 [[noreturn]] void Broken(const std::string& what) { throw Violation(what); }
 
@@ -33,6 +36,7 @@ void Invariants::CheckJob(const head::Head& head, const head::JobRecord& job) {
   if (known.state != job.state && !IsEdge(known.state, job.state)) {
     Broken(fmt::format("job {} went from {} to {}", job.id.value, Name(known.state), Name(job.state)));
   }
+  CheckGivenUp(head, job);
   const bool placed = !job.attempt.ranks.empty();
   const bool newly_placed = placed && (!known.placed || known.attempt != job.attempt.number);
   if (job.attempt.number < known.attempt) {
@@ -56,11 +60,38 @@ void Invariants::CheckJob(const head::Head& head, const head::JobRecord& job) {
   known = {job.state, job.attempt.number, job.attempt.ended, placed};
 }
 
+void Invariants::CheckGivenUp(const head::Head& head, const head::JobRecord& job) {
+  for (Rank rank = 0; rank < job.attempt.ranks.size(); ++rank) {
+    const head::RankRecord& record = job.attempt.ranks[rank];
+    const link::RankKey key{job.id, job.attempt.number, rank};
+    if (record.state != WorkerState::kLost || given_up_.contains(key)) {
+      continue;
+    }
+    const Process* process = ProcessOf(job, rank);
+    const bool lives = process != nullptr && process->alive;
+    for (const head::Head::NodeStatus& node : head.Nodes()) {
+      if (node.record.id != record.node) {
+        continue;
+      }
+      if (node.state == NodeState::kDead) {
+        given_up_.insert(key);
+      } else if (lives) {
+        Broken(fmt::format("job {}: rank {} of attempt {} was given up while it lives on node {}, which counts as {}",
+                           job.id.value, rank, job.attempt.number, record.node.value, Name(node.state)));
+      }
+    }
+  }
+}
+
 void Invariants::CheckNoneLives(const head::Head& head, const head::JobRecord& job, const std::string& when) {
   std::map<NodeId, NodeState> states;
   for (const std::uint64_t number : processes_.Living()) {
     Process& process = processes_.Get(number);
     if (process.job != job.id || process.stale) {
+      continue;
+    }
+    if (given_up_.contains({process.job, process.attempt, process.rank})) {
+      process.stale = true;
       continue;
     }
     if (states.empty()) {
@@ -214,7 +245,22 @@ void Invariants::OnSpawn(const Process& process, const local::RankStart& start) 
       !says(fmt::format("WORLD_SIZE={}", assigned->second.ranks.size()))) {
     Broken(fmt::format("job {} rank {} was not told who it is", process.job.value, process.rank));
   }
+  CheckDevices(process, start);
   CheckRoom(process.host);
+}
+
+void Invariants::CheckDevices(const Process& process, const local::RankStart& start) const {
+  std::string expected{kDevicesVariable};
+  std::string_view separator;
+  for (const scheduler::DeviceShare& share :
+       assignments_.at({process.job, process.attempt}).ranks[process.rank].devices) {
+    expected += fmt::format("{}{}", std::exchange(separator, ","), SimulatedGpuId(share.index));
+  }
+  const bool says = std::find(start.env().begin(), start.env().end(), expected) != start.env().end();
+  if (!says) {
+    Broken(fmt::format("job {} attempt {} rank {} was not told {}", process.job.value, process.attempt, process.rank,
+                       expected));
+  }
 }
 
 void Invariants::CheckRoom(std::size_t host) const {

@@ -22,9 +22,12 @@ namespace rayctl::sim {
 // - What a client was told, a restarted head still knows: jobs, cancels, ends.
 // - A job's state moves along its edges only, and an end is an end.
 // - A rank is spawned only where the head placed it; what runs on a node never needs more than the node has, and the
-//   shares of a device never sum to more than one: on the node itself, whatever the head believes.
-// - The next attempt is placed only when no process of an older one lives, but for those on nodes that count as dead.
-//   A job has ended only when the same holds of all its processes.
+//   shares of a device never sum to more than one: on the node itself, whatever the head believes. Every living process
+//   counts, also one that nobody wants any more and that takes its time to die. A rank sees the devices lent to it
+//   alone.
+// - A rank is given up while its process lives only where its node counts as dead. The next attempt is placed only when
+//   no process of an older one lives, but for those on nodes that count as dead, or did when they were given up: such
+//   a node may be back, and is killing them. A job has ended only when the same holds of all its processes.
 // - A job runs only when every rank of its attempt has been started.
 // - What the head says of an end is what happened: exit codes, signals, success.
 class Invariants final : public HeadWatcher {
@@ -64,9 +67,11 @@ class Invariants final : public HeadWatcher {
   };
 
   void CheckJob(const head::Head& head, const head::JobRecord& job);
+  void CheckGivenUp(const head::Head& head, const head::JobRecord& job);
   void CheckNoneLives(const head::Head& head, const head::JobRecord& job, const std::string& when);
   void CheckRunning(const head::JobRecord& job) const;
   void CheckEnd(const head::JobRecord& job) const;
+  void CheckDevices(const Process& process, const local::RankStart& start) const;
   void CheckRoom(std::size_t host) const;
   const Process* ProcessOf(const head::JobRecord& job, Rank rank) const;
 
@@ -75,6 +80,7 @@ class Invariants final : public HeadWatcher {
   const std::vector<std::unique_ptr<NodeHost>>& hosts_;
   std::map<JobId, Known> known_;
   std::map<std::pair<JobId, AttemptNumber>, Assignment> assignments_;
+  std::set<link::RankKey> given_up_;  // While their nodes counted as dead.
   std::map<JobId, Submitted> acknowledged_;
   std::set<JobId> submitted_ids_;
   std::set<JobId> cancel_wanted_;

@@ -35,6 +35,8 @@ NodeHost::NodeHost(Deps deps, std::size_t index, NodeShape shape)
   clock_.wall_skew = random_.Between(Duration(0), 2 * kSkewMax) - kSkewMax;
 }
 
+std::string SimulatedGpuId(std::uint32_t index) { return fmt::format("GPU-{}", index); }
+
 // ---- Power.
 
 void NodeHost::PowerOn() {
@@ -120,7 +122,8 @@ void NodeHost::BeginAgent() {
   }
   registration.labels = shape_.labels;
   for (std::int64_t i = 0; i < shape_.gpus; ++i) {
-    registration.devices.push_back({.vendor = "nvidia", .id = fmt::format("GPU-{}", i), .name = "simulated"});
+    registration.devices.push_back(
+        {.vendor = "nvidia", .id = SimulatedGpuId(static_cast<std::uint32_t>(i)), .name = "simulated"});
   }
   registration.port_min = kPortMin;
   registration.port_max = kPortMax;

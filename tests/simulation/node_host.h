@@ -23,6 +23,9 @@ struct NodeShape {
   scheduler::Labels labels;
 };
 
+// What a machine calls its device of that index.
+std::string SimulatedGpuId(std::uint32_t index);
+
 // One machine: its agent process with the real agent::Agent, its shims, their state files, its clocks and its power.
 class NodeHost final : public AgentEnd {
  public:

@@ -19,6 +19,7 @@ struct Script {
   std::int32_t exit_code = 0;
   std::int32_t signal = 0;  // It kills itself with this instead.
   bool ignores_term = false;
+  Duration kill_takes{0};          // It waits for a disk or a device that answers so long after a SIGKILL.
   bool cannot_exec = false;        // 127.
   bool leaves_with_peers = false;  // As torch does: it exits 1 soon after another rank of its gang has died badly.
 };

@@ -1,9 +1,9 @@
 // What is promised of single misfortunes, each alone and to the second.
+#include "tests/simulation/scenario.h"
+
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <set>
-
-#include "tests/simulation/simulation.h"
 
 namespace rayctl::sim {
 namespace {
@@ -11,91 +11,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
-
-constexpr std::uint64_t kSeed = 1;
-constexpr Duration kSoon = seconds(2);
-
-// `nodes` machines with 4 CPUs each, registered, on a network without faults.
-class Cluster {
- public:
-  explicit Cluster(std::size_t nodes, std::int64_t gpus = 0, std::int64_t cpus = 4)
-      : sim(kSeed, {std::vector<NodeShape>(nodes, NodeShape{.cpus = cpus, .gpus = gpus}), {}}) {
-    sim.Begin();
-  }
-
-  // A gang of `ranks` that are spread over the nodes and run for `runs` each; RUNNING on return.
-  JobId Run(std::uint32_t ranks, std::int32_t max_failures, Duration runs = minutes(10)) {
-    JobPlan plan = Gang(ranks, max_failures);
-    plan.plan.usual.runs = runs;
-    return Run(std::move(plan));
-  }
-  JobId Run(JobPlan plan) {
-    const JobId job = sim.SubmitAndWait(std::move(plan));
-    REQUIRE(sim.RunUntil([&] { return sim.Job(job).state == JobState::kRunning; }, kSoon));
-    return job;
-  }
-  static JobPlan Gang(std::uint32_t ranks, std::int32_t max_failures) {
-    JobPlan plan;
-    plan.spec.argv = {"train"};
-    plan.spec.num_workers = ranks;
-    plan.spec.num_workers_max = ranks;
-    plan.spec.placement_strategy = PlacementStrategy::kSpread;
-    plan.spec.max_failures = max_failures;
-    return plan;
-  }
-
-  bool Becomes(JobId job, JobState state, Duration within) {
-    return sim.RunUntil([&] { return sim.head_host().running() && sim.Job(job).state == state; }, within);
-  }
-  bool ReachesAttempt(JobId job, AttemptNumber attempt, Duration within) {
-    return sim.RunUntil(
-        [&] {
-          return sim.head_host().running() && sim.Job(job).attempt.number == attempt &&
-                 sim.Job(job).state == JobState::kRunning;
-        },
-        within);
-  }
-  std::set<std::int64_t> Pids(JobId job) {
-    std::set<std::int64_t> pids;
-    for (const head::RankRecord& rank : sim.Job(job).attempt.ranks) {
-      // Pids of different machines may be equal.
-      pids.insert(static_cast<std::int64_t>(rank.node.value) * 1'000'000 + rank.pid);
-    }
-    return pids;
-  }
-  bool AllAlive(JobId job, AttemptNumber attempt) {
-    for (Rank rank = 0; rank < sim.Job(job).attempt.ranks.size(); ++rank) {
-      const Process* process = sim.ProcessOf(job, attempt, rank);
-      if (process == nullptr || !process->alive) {
-        return false;
-      }
-    }
-    return true;
-  }
-  std::size_t LivingOn(std::size_t host) {
-    std::size_t living = 0;
-    for (const std::uint64_t number : sim.processes().Living()) {
-      living += sim.processes().Get(number).host == host ? 1 : 0;
-    }
-    return living;
-  }
-  // Where rank `rank` of the present attempt is.
-  std::size_t HostOf(JobId job, Rank rank) {
-    for (std::size_t i = 0; i < sim.hosts(); ++i) {
-      if (sim.host(i).id() == sim.Job(job).attempt.ranks[rank].node) {
-        return i;
-      }
-    }
-    FAIL("the rank is nowhere");
-    return 0;
-  }
-  std::string Settles(Duration limit = minutes(30)) {
-    sim.HealEverything();
-    return sim.SettlesWithin(limit);
-  }
-
-  Simulation sim;
-};
 
 }  // namespace
 
@@ -504,26 +419,6 @@ TEST_CASE("a gang starts as a whole or not at all", "[simulation]") {
   CHECK(c.sim.Job(second).reason == Reason::kNone);
   CHECK(c.sim.processes().all().size() == 3);
   REQUIRE(c.Becomes(second, JobState::kSucceeded, minutes(2)));
-  CHECK(c.Settles() == "");
-}
-
-TEST_CASE("a device is lent again only when no process holds it", "[simulation]") {
-  Cluster c(2, 1);
-  JobPlan plan = Cluster::Gang(1, 1);
-  plan.spec.resources_per_worker.Set(kGpu, Amount::Units(1));
-  plan.plan.usual.runs = minutes(5);
-  const JobId first = c.Run(plan);
-  const std::size_t host = c.HostOf(first, 0);
-  c.sim.CutNode(host, true);
-  REQUIRE(c.ReachesAttempt(first, 1, seconds(35)));
-  const JobId second = c.sim.SubmitAndWait(plan);
-  c.sim.RunFor(seconds(5));
-  CHECK(c.sim.Job(second).state == JobState::kQueued);
-  c.sim.CutNode(host, false);
-  REQUIRE(c.Becomes(second, JobState::kRunning, seconds(10)));
-  CHECK(c.HostOf(second, 0) == host);
-  CHECK_FALSE(c.sim.ProcessOf(first, 0, 0)->alive);
-  CHECK(c.sim.ProcessOf(first, 0, 0)->ended <= c.sim.ProcessOf(second, 0, 0)->began);
   CHECK(c.Settles() == "");
 }
 

@@ -16,8 +16,6 @@ using std::chrono::milliseconds;
 
 constexpr std::string_view kPlanVariable = "SIM_PLAN=";
 constexpr std::int32_t kNotFound = 127;
-constexpr double kLingers = 0.1;
-constexpr Duration kLingersFor = std::chrono::seconds(2);
 
 template <class... Ts>
 struct Overloaded : Ts... {
@@ -204,10 +202,8 @@ void ShimHost::SignalRank(std::uint64_t process, int signal, bool by_fault) {
     return;
   }
   if (signal == SIGKILL) {
-    // One that waits for a disk or a device goes when that answers.
-    const bool lingers = !by_fault && random_.Chance(kLingers);
-    Later(lingers ? random_.Between(Duration(0), kLingersFor) : Duration(0),
-          [this, process] { EndRank(process, 0, SIGKILL); });
+    const Duration takes = by_fault ? Duration(0) : deps_.processes.Get(process).script.kill_takes;
+    Later(takes, [this, process] { EndRank(process, 0, SIGKILL); });
   } else if (!deps_.processes.Get(process).script.ignores_term) {
     Later(random_.Between(microseconds(100), milliseconds(300)),
           [this, process, signal] { EndRank(process, 0, signal); });

@@ -202,8 +202,8 @@ void Simulation::HealEverything() {
   world_->Say("all is healed");
   healed_ = true;
   network_->SetFaults(NetworkFaults{});
-  head_->Resume();
   head_->KillInNextCommit(nullptr);
+  head_->Resume();
   head_->SlowDisk(false);
   head_->Start();
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
