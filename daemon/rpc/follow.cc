@@ -13,6 +13,10 @@ namespace v1 = ::rayctl::v1;
 
 // ---- The relay.
 
+// An agent may still be ending a transfer that an earlier head numbered.
+OutputRelay::OutputRelay(HeadLoop& loop)
+    : loop_(loop), last_transfer_(static_cast<std::uint64_t>(loop.clock().Read().wall.time_since_epoch().count())) {}
+
 void OutputRelay::OnNodeConnected(NodeId node) {
   connected_.insert(node);
   for (const std::shared_ptr<FollowSession>& session : Sessions()) {
@@ -192,6 +196,7 @@ void FollowSession::Attach(TransferId id, std::shared_ptr<OutputSource> source) 
 
 void FollowSession::OnData(TransferId id, v1::SendOutputRequest message) {
   Transfer& transfer = transfers_.at(id);
+  transfer.again = transfer.again && !message.has_output();
   Outgoing outgoing{.source = transfer.source};
   if (message.has_output()) {
     v1::JobOutput& output = *message.mutable_output();
@@ -230,7 +235,15 @@ void FollowSession::OnSourceEnd(TransferId id, bool complete) {
   transfers_.erase(found);
   relay_.transfers_.erase(id);
   if (!complete) {
-    Lose(std::move(transfer));
+    transfer.source = nullptr;
+    transfer.skip.clear();
+    if (!transfer.again && relay_.Connected(transfer.node)) {
+      // The call alone broke. Its node does not come back, for it never went: nobody else would ask again.
+      transfer.again = true;
+      Open(std::move(transfer));
+    } else {
+      Lose(std::move(transfer));
+    }
   }
   Pump();
 }

@@ -64,6 +64,7 @@ class FollowSession : public std::enable_shared_from_this<FollowSession> {
     std::vector<Rank> ranks;
     bool follow = false;
     std::shared_ptr<OutputSource> source;  // Null until the agent calls.
+    bool again = false;                    // It broke off, and has carried nothing since it was asked for again.
     // What of each stream was relayed by an earlier transfer that broke off, and so is dropped of this one.
     std::map<std::pair<Rank, int>, std::uint64_t> skip;
   };
@@ -107,7 +108,7 @@ class FollowSession : public std::enable_shared_from_this<FollowSession> {
 
 class OutputRelay {
  public:
-  explicit OutputRelay(HeadLoop& loop) : loop_(loop) {}
+  explicit OutputRelay(HeadLoop& loop);
 
   // What the agents' service tells.
   void OnNodeConnected(NodeId node);  // It is registered: it can be asked for output.
@@ -128,7 +129,7 @@ class OutputRelay {
 
   HeadLoop& loop_;
   std::set<NodeId> connected_;
-  std::uint64_t last_transfer_ = 0;
+  std::uint64_t last_transfer_;
   std::map<TransferId, std::weak_ptr<FollowSession>> transfers_;
   std::set<FollowSession*> sessions_;  // Each alive until it ended.
 };

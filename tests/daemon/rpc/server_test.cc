@@ -249,7 +249,8 @@ TEST_CASE("output comes byte for byte at the reader's pace", "[server]") {
   CHECK(last.status().state() == v1::JOB_STATE_SUCCEEDED);
 }
 
-TEST_CASE("an agent that comes back sends its output again and the reader sees it once", "[server]") {
+TEST_CASE("an agent that comes back, or whose call broke, sends its output again and the reader sees it once",
+          "[server]") {
   TestHead head;
   FakeAgent agent(head, "a");
   const std::uint64_t job = Submit(head, head.admin);
@@ -290,16 +291,21 @@ TEST_CASE("an agent that comes back sends its output again and the reader sees i
   };
   auto first = send("one\ntwo\n", /*complete=*/false);
   read_until([&] { return output == "one\ntwo\n"; });
+  first.first->TryCancel();  // The call alone; the agent is asked again at once.
+  first.second->Finish();
+  auto second = send("one\ntwo\n2", /*complete=*/false);
+  read_until([&] { return output == "one\ntwo\n2"; });
+  CHECK(remarks.empty());
   agent.Disconnect();
   read_until([&] { return !remarks.empty(); });
   REQUIRE(remarks.size() == 1);
   CHECK(remarks[0].find("node a is away") != std::string::npos);
-  first.first->TryCancel();
-  first.second->Finish();
+  second.first->TryCancel();
+  second.second->Finish();
   agent.Connect();
-  send("one\ntwo\nthree\n", /*complete=*/true);
-  read_until([&] { return output.size() >= 14; });
-  CHECK(output == "one\ntwo\nthree\n");
+  send("one\ntwo\n2\nthree\n", /*complete=*/true);
+  read_until([&] { return output.size() >= 16; });
+  CHECK(output == "one\ntwo\n2\nthree\n");
 }
 
 TEST_CASE("output of a node that is away is remarked and does not hang", "[server]") {
