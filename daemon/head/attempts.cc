@@ -196,6 +196,8 @@ void Head::Impl::Evaluate(JobId id) {
     if (job.state == JobState::kStarting || job.state == JobState::kRecovering) {
       job.reason = Reason::kNone;
       job.message.clear();
+      job.last_output.clear();  // Of an older attempt.
+      job.failed_rank.reset();
       SetState(job, JobState::kRunning);
     }
   }

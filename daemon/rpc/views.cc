@@ -70,7 +70,8 @@ v1::Job JobView(const head::Head& head, const head::JobRecord& job, Detail detai
   v1::JobStatus& status = *view.mutable_status();
   status.set_state(ToProto(job.state));
   status.set_reason(ToProto(job.reason));
-  status.set_message(job.message);
+  // A job whose node is dead goes on as RUNNING until it is known where to.
+  status.set_message(job.message.empty() ? head.WaitingReason(job.id) : job.message);
   if (job.exit_code) {
     status.set_exit_code(*job.exit_code);
   }

@@ -55,7 +55,9 @@ TEST_CASE("the first failure stops the gang and the next attempt starts when it 
   const JobId job = driver.Submit(spec);
   driver.RunAll(job);
   driver.TakeSent<link::StartGroup>(a);
-  driver.End(job, 2, HeadDriver::Signal(9));
+  link::RankEnd killed = HeadDriver::Signal(9);
+  killed.last_output = "its last words\n";
+  driver.End(job, 2, killed);
   CHECK(driver.Job(job).state == JobState::kRecovering);
   CHECK(driver.Job(job).failures == 1);
   const auto stops = driver.TakeSent<link::StopGroup>(a);
@@ -69,11 +71,14 @@ TEST_CASE("the first failure stops the gang and the next attempt starts when it 
   CHECK(driver.Job(job).attempt.number == 1);
   CHECK(driver.Job(job).state == JobState::kRecovering);
   CHECK(driver.Job(job).message == "rank 2 on a was killed by signal 9 (SIGKILL)");
+  CHECK(driver.Job(job).last_output == "its last words\n");
   CHECK(driver.TakeSent<link::ForgetRanks>(a).size() == 1);
   REQUIRE(driver.TakeSent<link::StartGroup>(a).size() == 1);
   driver.RunAll(job);
   CHECK(driver.Job(job).state == JobState::kRunning);
   CHECK(driver.Job(job).message.empty());
+  CHECK(driver.Job(job).last_output.empty());
+  CHECK_FALSE(driver.Job(job).failed_rank);
 
   driver.End(job, 1, HeadDriver::Code(3));
   CHECK(driver.Job(job).state == JobState::kStopping);
