@@ -127,6 +127,7 @@ int Submit(const v1::JobSpec& spec, const SubmitOptions& options) {
   request.set_request_id(NewRequestId());
   request.set_fail_infeasible(options.fail_infeasible);
   *request.mutable_spec() = spec;
+  DetachOnInterrupt("\nrayctl: interrupted; `rayctl list jobs` shows whether the job was accepted\n");
   const absl::StatusOr<v1::SubmitJobResponse> response = head->SubmitJob(request);
   if (!response.ok()) {
     return Failed(response.status());
