@@ -28,9 +28,11 @@
 #include "absl/status/statusor.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
+#include "daemon/agent/leftovers.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
 #include "worker/process/frame.h"
+#include "worker/process/proc.h"
 #include "worker/shim/state_file.h"
 
 namespace rayctl::agent {
@@ -42,12 +44,11 @@ using boost::system::error_code;
 constexpr std::size_t kReadBytes = 64UL << 10;
 constexpr std::size_t kWaitingBytesMax = 64UL << 20;  // A shim that reads nothing for so long is taken for dead.
 constexpr int kAgentFd = 3;                           // Of a spawned shim.
-// From a closed socket until the process must have ended of itself, and from connecting until its hello.
+// From a closed socket until the process must have ended of itself.
 constexpr std::chrono::seconds kExitWait{3};
-constexpr std::chrono::seconds kHelloWait{5};
 
-// What a shim's state file says of its ranks.
-std::vector<local::RankStatus> RanksInFile(const std::string& path) {
+// What a shim's state file says.
+shim::ShimState StateInFile(const std::string& path) {
   absl::StatusOr<shim::ShimState> state = shim::ReadShimState(path);
   if (!state.ok()) {
     if (state.status().code() != absl::StatusCode::kNotFound) {
@@ -55,7 +56,7 @@ std::vector<local::RankStatus> RanksInFile(const std::string& path) {
     }
     return {};
   }
-  return std::move(state->ranks);
+  return *std::move(state);
 }
 
 absl::Status Errno(std::string_view what) {
@@ -213,8 +214,8 @@ class ShimLink::Connection : public std::enable_shared_from_this<ShimLink::Conne
   }
 
   // Kills a shim that has not said hello by then.
-  void ExpectHello() {
-    timer_.expires_after(kHelloWait);
+  void ExpectHello(std::chrono::milliseconds wait) {
+    timer_.expires_after(wait);
     timer_.async_wait([self = shared_from_this()](error_code error) {
       if (!error && !self->said_hello_) {
         self->Fail("it does not answer");
@@ -335,7 +336,12 @@ class ShimLink::Connection : public std::enable_shared_from_this<ShimLink::Conne
     process_done_ = true;
     // One that an earlier agent started is no child of ours, unless that agent was this very process.
     int status = 0;
-    if (::waitpid(pid_, &status, WNOHANG) == pid_ && why_.empty()) {
+    const bool reaped = ::waitpid(pid_, &status, WNOHANG) == pid_;
+    // One that ends of itself leaves no process behind. How another's child ended cannot be known.
+    if (!reaped || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+      link_.KillLeftoversOf(job_, pid_);
+    }
+    if (reaped && why_.empty()) {
       if (WIFSIGNALED(status)) {
         why_ = fmt::format("the shim was ended by signal {}", WTERMSIG(status));
       } else {
@@ -389,6 +395,17 @@ std::string ShimLink::StateFile(JobId job) const {
 
 std::string ShimLink::Socket(JobId job) const { return fmt::format("{}/shim-{}.sock", options_.run_dir, job.value); }
 
+std::string ShimLink::RankSocket(JobId job) const {
+  return fmt::format("{}/rank-{}.sock", options_.run_dir, job.value);
+}
+
+void ShimLink::KillLeftoversOf(JobId job, pid_t shim) const {
+  if (const std::size_t killed = KillLeftovers(shim, RankSocket(job)); killed != 0) {
+    spdlog::warn("what a dead shim's ranks left running was killed job={} pid={} processes={}", job.value, shim,
+                 killed);
+  }
+}
+
 void ShimLink::Scan() {
   namespace fs = std::filesystem;
   std::set<JobId> found;
@@ -422,7 +439,11 @@ void ShimLink::Adopt(JobId job) {
   absl::StatusOr<Child> child = ConnectTo(Socket(job));
   if (!child.ok()) {
     spdlog::info("dead shim found job={} why={}", job.value, Text(child.status()));
-    deliver_(ShimFound{job, false, RanksInFile(StateFile(job))});
+    shim::ShimState state = StateInFile(StateFile(job));
+    if (state.header.shim_pid() > 0 && state.header.boot_id() == process::BootId()) {
+      KillLeftoversOf(job, static_cast<pid_t>(state.header.shim_pid()));
+    }
+    deliver_(ShimFound{job, false, std::move(state.ranks)});
     return;
   }
   spdlog::info("living shim found job={} pid={}", job.value, child->pid);
@@ -430,7 +451,7 @@ void ShimLink::Adopt(JobId job) {
   connections_[job] = connection;
   awaited_.insert(job);
   connection->Start();
-  connection->ExpectHello();
+  connection->ExpectHello(options_.adopted_hello_wait);
   deliver_(ShimFound{job, true, {}});
 }
 
@@ -452,6 +473,7 @@ void ShimLink::Spawn(const SpawnShim& spawn) {
   const auto connection = std::make_shared<Connection>(*this, spawn.job, *std::move(child));
   connections_[spawn.job] = connection;
   connection->Start();
+  connection->ExpectHello(options_.spawned_hello_wait);
 }
 
 void ShimLink::Send(const SendShim& send) {
@@ -462,8 +484,7 @@ void ShimLink::Send(const SendShim& send) {
 }
 
 void ShimLink::Remove(JobId job) {
-  for (const std::string& path :
-       {Socket(job), fmt::format("{}/rank-{}.sock", options_.run_dir, job.value), StateFile(job)}) {
+  for (const std::string& path : {Socket(job), RankSocket(job), StateFile(job)}) {
     std::error_code error;
     std::filesystem::remove(path, error);
     if (error) {
@@ -492,7 +513,7 @@ void ShimLink::Hear(JobId job, local::ShimToAgent message) {
 void ShimLink::Gone(JobId job, const std::string& why) {
   spdlog::info("shim gone job={} why={}", job.value, why);
   connections_.erase(job);
-  deliver_(ShimClosed{job, RanksInFile(StateFile(job)), why});
+  deliver_(ShimClosed{job, StateInFile(StateFile(job)).ranks, why});
   ScanProgress(job);
 }
 

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,6 +24,9 @@ class ShimLink {
     std::string state_dir;
     std::string run_dir;
     std::string shim_program;
+    // A shim that has not said hello by then is killed. A spawned one may have to be read from a slow disk first.
+    std::chrono::milliseconds spawned_hello_wait = std::chrono::seconds(30);
+    std::chrono::milliseconds adopted_hello_wait = std::chrono::seconds(5);
   };
   using Deliver = std::function<void(Event)>;
 
@@ -41,6 +47,8 @@ class ShimLink {
 
   std::string StateFile(JobId job) const;
   std::string Socket(JobId job) const;
+  std::string RankSocket(JobId job) const;
+  void KillLeftoversOf(JobId job, pid_t shim) const;
   void Adopt(JobId job);
   void Gone(JobId job, const std::string& why);
   void Hear(JobId job, local::ShimToAgent message);

@@ -121,6 +121,8 @@ std::vector<pid_t> ChildrenOf(pid_t pid) {
   return result;
 }
 
+std::vector<pid_t> AllProcesses() { return NumbersIn("/proc"); }
+
 bool IsSelfOrDescendant(pid_t pid, pid_t ancestor) {
   while (pid > 1) {
     if (pid == ancestor) {

@@ -15,6 +15,7 @@ namespace rayctl::process {
 std::uint64_t StartTicks(pid_t pid);
 std::optional<pid_t> ParentOf(pid_t pid);
 std::vector<pid_t> ChildrenOf(pid_t pid);
+std::vector<pid_t> AllProcesses();
 // Whether `pid` is `ancestor` or has it among its parents.
 bool IsSelfOrDescendant(pid_t pid, pid_t ancestor);
 // The value that the process was started with; nullopt: not set, or not ours to read.

@@ -13,7 +13,6 @@ namespace {
 constexpr std::size_t kReadBytes = 64U << 10;
 constexpr int kLastReadsMax = 16;  // A pipe holds less; more comes only from a writer that cannot be killed.
 constexpr Duration kOutputWait = std::chrono::seconds(2);
-constexpr std::string_view kSocketVariable = "RAYCTL_SOCKET";
 
 bool Names(const std::string& variable, std::string_view name) {
   return variable.size() > name.size() && variable[name.size()] == '=' && variable.compare(0, name.size(), name) == 0;

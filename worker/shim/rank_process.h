@@ -14,6 +14,7 @@ namespace rayctl::shim {
 
 // In every rank's environment: which shim and rank it belongs to, so that what left its process group is found again.
 inline constexpr std::string_view kMarkVariable = "RAYCTL_SHIM_MARK";
+inline constexpr std::string_view kSocketVariable = "RAYCTL_SOCKET";
 
 // One rank's process, its pipes and its log, on the shim's loop.
 class RankProcess {
