@@ -45,7 +45,7 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
     for (const Rank rank : what_.ranks) {
       const link::RankKey key{what_.job, what_.attempt, rank};
       sources_.push_back({rank, process::OutputReader(paths.RankLog(what_.attempt, rank)),
-                          !what_.follow || !sender_.is_live_(key), false});
+                          !what_.follow || !sender_.is_live_(key)});
     }
   }
 
@@ -98,6 +98,11 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
         all_sent = all_sent && source.sent;
         continue;
       }
+      if ((*run)->offset > source.next) {
+        next_.set_remark(fmt::format("{} bytes of the output of rank {} were rotated away before they were read",
+                                     (*run)->offset - source.next, source.rank));
+      }
+      source.next = (*run)->offset + (*run)->bytes.size();
       v1::JobOutput* output = next_.mutable_output();
       output->set_attempt(what_.attempt);
       output->set_rank(source.rank);
@@ -145,6 +150,7 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
     process::OutputReader reader;
     bool complete = false;  // Nothing is written any more: where the file ends, it ends.
     bool sent = false;
+    std::uint64_t next = 0;  // Where the next piece begins, if nothing was rotated away.
   };
 
   void Write() {
@@ -197,10 +203,12 @@ void OutputSender::Watch() {
       return;
     }
     std::set<std::string> changed;
+    bool some_lost = false;
     for (std::size_t at = 0; at + sizeof(inotify_event) <= size;) {
       inotify_event event{};
       std::memcpy(&event, events_.data() + at, sizeof(event));
       at += sizeof(event) + event.len;
+      some_lost = some_lost || (event.mask & IN_Q_OVERFLOW) != 0;
       const auto it = watches_.find(event.wd);
       if (it != watches_.end()) {
         changed.insert(it->second);
@@ -208,7 +216,7 @@ void OutputSender::Watch() {
     }
     const auto transfers = transfers_;  // Pump may end some.
     for (const auto& [id, transfer] : transfers) {
-      if (changed.contains(transfer->folder())) {
+      if (some_lost || changed.contains(transfer->folder())) {
         transfer->Pump();
       }
     }
