@@ -1,5 +1,7 @@
 #include "daemon/agent/agent_daemon.h"
 
+#include <grpc/grpc.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/startup_memory.h"
 #include "base/status_text.h"
 #include "daemon/agent/agent.h"
 #include "daemon/agent/head_link.h"
@@ -32,6 +35,8 @@ namespace rayctl::agent {
 namespace {
 
 namespace asio = boost::asio;
+
+constexpr int kMallocArenas = 2;  // One loop thread and few of gRPC: more arenas only hold memory.
 
 // The first refusal may only mean that the saved certificate is of an older cluster.
 constexpr int kRefusalsMax = 2;
@@ -181,7 +186,8 @@ class AgentDaemon {
                                          {"node_name", identity.node_name},
                                          {"version", options_.version},
                                          {"insecure", options_.insecure}};
-    if (const absl::Status status = WriteFileWhole(DaemonFile(), file.dump() + "\n"); !status.ok()) {
+    if (const absl::Status status = WriteFileWhole(DaemonFile(), file.dump() + "\n", Durability::kProcess);
+        !status.ok()) {
       FailStart(Text(status));
       return;
     }
@@ -191,6 +197,7 @@ class AgentDaemon {
     if (!remark.empty()) {
       line["remark"] = remark;
     }
+    ReleaseStartupMemory();
     ready_.Say(line);
   }
 
@@ -304,9 +311,19 @@ class AgentDaemon {
   absl::Status last_failure_;
 };
 
+// Between one channel and the next gRPC would end its threads and make them anew.
+struct GrpcHold {
+  GrpcHold() { ::grpc_init(); }
+  ~GrpcHold() { ::grpc_shutdown(); }
+  GrpcHold(const GrpcHold&) = delete;
+  GrpcHold& operator=(const GrpcHold&) = delete;
+};
+
 }  // namespace
 
 int RunAgent(const AgentOptions& options) {
+  ::mallopt(M_ARENA_MAX, kMallocArenas);
+  const GrpcHold grpc;
   ReadyPipe ready(options.ready_fd);
   const auto refuse = [&ready](const absl::Status& status) {
     spdlog::error("start failed why={}", Text(status));

@@ -55,6 +55,7 @@ class HeadLink {
   class Stream;
 
   absl::StatusOr<Identity> Join();  // On the pool's thread.
+  absl::StatusOr<std::string> FindCa(const std::string& ca_sha256) const;
   absl::Status LoadIdentity();
   void OpenStream();
   void Ended(const Stream* stream, const absl::Status& status);

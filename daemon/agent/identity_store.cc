@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/unique_fd.h"
+#include "base/whole_files.h"
 #include "fmt/format.h"
 
 namespace rayctl::agent {
@@ -24,7 +25,7 @@ absl::Status Errno(const char* what, const std::string& path) {
 
 }  // namespace
 
-absl::Status WriteFileWhole(const std::string& path, const std::string& contents) {
+absl::Status WriteFileWhole(const std::string& path, const std::string& contents, Durability durability) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (std::filesystem::create_directories(folder, error)) {
@@ -50,7 +51,7 @@ absl::Status WriteFileWhole(const std::string& path, const std::string& contents
       }
       written += static_cast<std::size_t>(count);
     }
-    if (::fsync(fd.get()) != 0) {
+    if (durability == Durability::kPowerCut && ::fsync(fd.get()) != 0) {
       return Errno("syncing", temporary);
     }
   }
@@ -97,15 +98,16 @@ absl::StatusOr<std::optional<Identity>> LoadIdentity(const std::string& state_di
 
 absl::Status SaveIdentity(const std::string& state_dir, const Identity& identity) {
   const nlohmann::ordered_json json = {{"node_id", identity.node_id}, {"node_name", identity.node_name}};
-  for (const auto& [name, contents] : {std::pair<const char*, std::string>{"ca.pem", identity.ca_pem},
-                                       {"node.pem", identity.cert_pem},
-                                       {"node.key", identity.key_pem},
-                                       {"identity.json", json.dump() + "\n"}}) {
-    if (const absl::Status status = WriteFileWhole(In(state_dir, name), contents); !status.ok()) {
-      return status;
-    }
+  const std::string about = json.dump() + "\n";
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(In(state_dir, "")), error);
+  if (error) {
+    return absl::InternalError(fmt::format("making {}: {}", In(state_dir, ""), error.message()));
   }
-  return absl::OkStatus();
+  return WriteDurably({{In(state_dir, "ca.pem"), identity.ca_pem},
+                       {In(state_dir, "node.pem"), identity.cert_pem},
+                       {In(state_dir, "node.key"), identity.key_pem},
+                       {In(state_dir, "identity.json"), about}});
 }
 
 }  // namespace rayctl::agent

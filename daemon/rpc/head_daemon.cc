@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/startup_memory.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
 #include "client/endpoint.h"
@@ -145,11 +146,7 @@ class HeadDaemon {
       return identity.status();
     }
     identity_ = *std::move(identity);
-    absl::Status status = EnsureToken(AdminTokenPath(), UserName(), Role::kAdmin);
-    if (status.ok()) {
-      status = EnsureToken(JoinTokenPath(), kJoinTokenName, Role::kJoin);
-    }
-    return status;
+    return EnsureTokens();
   }
 
   static std::string RandomBytes() {
@@ -161,37 +158,46 @@ class HeadDaemon {
   std::string AdminTokenPath() const { return head_dir_ + "/admin-token"; }
   std::string JoinTokenPath() const { return head_dir_ + "/join-token"; }
 
-  // The file is written before the journal knows the token, so after a crash between the two the same one is taken.
-  absl::Status EnsureToken(const std::string& path, const std::string& name, Role role) {
-    const absl::StatusOr<client::Token> token = LoadOrCreateToken(path, authority_->sha256());
-    if (!token.ok()) {
-      return token.status();
+  // The files are written before the journal knows the tokens, so after a crash between the two the same are taken.
+  absl::Status EnsureTokens() {
+    const absl::StatusOr<std::vector<client::Token>> tokens =
+        LoadOrCreateTokens({AdminTokenPath(), JoinTokenPath()}, authority_->sha256());
+    if (!tokens.ok()) {
+      return tokens.status();
     }
-    const std::string hash = client::HashSecret(token->secret);
+    const auto answers = std::make_shared<std::vector<absl::Status>>();
+    std::size_t asked = EnsureToken(tokens->at(0), UserName(), Role::kAdmin, answers);
+    asked += EnsureToken(tokens->at(1), kJoinTokenName, Role::kJoin, answers);
+    // Nobody else can call before they are decided; together they are one commit.
+    while (answers->size() < asked && loop_->journal_status().ok() && io_.run_one() != 0) {
+    }
+    io_.restart();
+    for (const absl::Status& answer : *answers) {
+      if (!answer.ok()) {
+        return answer;
+      }
+    }
+    return loop_->journal_status();
+  }
+
+  // Gives how many answers will come.
+  std::size_t EnsureToken(const client::Token& token, const std::string& name, Role role,
+                          const std::shared_ptr<std::vector<absl::Status>>& answers) {
+    // A call that is never decided is answered when the loop stops, long after this.
+    const auto note = [answers](absl::StatusOr<head::Answer> answer) { answers->push_back(answer.status()); };
+    const std::string hash = client::HashSecret(token.secret);
     bool name_lives = false;
     for (const auto& [id, record] : loop_->head().tokens()) {
       if (record.sha256 == hash) {
-        return absl::OkStatus();  // Also where it was revoked: that was somebody's will.
+        return 0;  // Also where it was revoked: that was somebody's will.
       }
       name_lives = name_lives || (!record.revoked && record.name == name);
     }
     if (name_lives) {  // Its file is lost.
-      if (absl::Status revoked = Decide(head::RevokeToken{.name = name}); !revoked.ok()) {
-        return revoked;
-      }
+      loop_->Call(head::RevokeToken{.name = name}, note);
     }
-    return Decide(head::CreateToken{.name = name, .role = role, .sha256 = hash});
-  }
-
-  // One call to the machine before anybody else can call.
-  template <class CallEvent>
-  absl::Status Decide(CallEvent event) {
-    std::optional<absl::Status> result;
-    loop_->Call(std::move(event), [&](absl::StatusOr<head::Answer> answer) { result = answer.status(); });
-    while (!result && loop_->journal_status().ok() && io_.run_one() != 0) {
-    }
-    io_.restart();
-    return result ? *result : loop_->journal_status();
+    loop_->Call(head::CreateToken{.name = name, .role = role, .sha256 = hash}, note);
+    return name_lives ? 2 : 1;
   }
 
   absl::Status Listen() {
@@ -245,11 +251,12 @@ class HeadDaemon {
                                        {"node_name", ""},
                                        {"version", options_.version},
                                        {"insecure", options_.insecure}};
-    if (absl::Status written = WritePrivateFile(AboutPath(), about.dump() + "\n", Sync::kNo); !written.ok()) {
+    if (absl::Status written = WritePrivateFile(AboutPath(), about.dump() + "\n"); !written.ok()) {
       return written;
     }
     advertised_ = true;
     spdlog::info("head ready address={} dashboard={}", address, web_->url());
+    ReleaseStartupMemory();
     Say({{"ok", true},
          {"address", address},
          {"local_address", local_address},

@@ -14,6 +14,7 @@
 
 #include "base/status_text.h"
 #include "base/unique_fd.h"
+#include "base/whole_files.h"
 #include "fmt/format.h"
 
 namespace rayctl::rpc {
@@ -32,15 +33,6 @@ absl::Status Errno(std::string_view what, const std::string& path) {
     return absl::PermissionDeniedError(message);
   }
   return error == ENOSPC || error == EDQUOT ? absl::ResourceExhaustedError(message) : absl::UnavailableError(message);
-}
-
-absl::Status SyncFolder(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path();
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || ::fsync(fd.get()) != 0) {
-    return Errno("syncing", folder);
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -89,7 +81,7 @@ absl::Status CheckLocalFolder(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status WritePrivateFile(const std::string& path, std::string_view text, Sync sync) {
+absl::Status WritePrivateFile(const std::string& path, std::string_view text) {
   const std::string temporary = path + ".new";
   const UniqueFd file(
       ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
@@ -103,13 +95,10 @@ absl::Status WritePrivateFile(const std::string& path, std::string_view text, Sy
     }
     done += wrote > 0 ? static_cast<std::size_t>(wrote) : 0;
   }
-  if (sync == Sync::kYes && ::fsync(file.get()) != 0) {
-    return Errno("syncing", temporary);
-  }
   if (::rename(temporary.c_str(), path.c_str()) != 0) {
     return Errno("writing", path);
   }
-  return sync == Sync::kYes ? SyncFolder(path) : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -152,10 +141,8 @@ absl::StatusOr<Authority> LoadOrCreateAuthority(const std::string& head_dir, Wal
   if (!authority.ok()) {
     return authority;
   }
-  absl::Status written = WritePrivateFile(key_path, authority->identity().key_pem, Sync::kYes);
-  if (written.ok()) {
-    written = WritePrivateFile(certificate_path, authority->identity().certificate_pem, Sync::kYes);
-  }
+  const absl::Status written = WriteDurably(
+      {{key_path, authority->identity().key_pem}, {certificate_path, authority->identity().certificate_pem}});
   return written.ok() ? std::move(authority) : absl::StatusOr<Authority>(written);
 }
 
@@ -164,29 +151,36 @@ absl::StatusOr<Identity> WriteServerIdentity(const std::string& head_dir, const 
   if (!identity.ok()) {
     return identity;
   }
-  absl::Status written = WritePrivateFile(head_dir + "/server.key", identity->key_pem, Sync::kNo);
+  absl::Status written = WritePrivateFile(head_dir + "/server.key", identity->key_pem);
   if (written.ok()) {
-    written = WritePrivateFile(head_dir + "/server.pem", identity->certificate_pem, Sync::kNo);
+    written = WritePrivateFile(head_dir + "/server.pem", identity->certificate_pem);
   }
   return written.ok() ? std::move(identity) : absl::StatusOr<Identity>(written);
 }
 
-absl::StatusOr<client::Token> LoadOrCreateToken(const std::string& path, const std::string& ca_sha256) {
-  const absl::StatusOr<std::string> text = ReadFile(path);
-  if (text.ok()) {
-    absl::StatusOr<client::Token> token = client::ParseToken(*text);
-    if (token.ok() && token->ca_sha256 == ca_sha256) {
-      return token;
+absl::StatusOr<std::vector<client::Token>> LoadOrCreateTokens(const std::vector<std::string>& paths,
+                                                              const std::string& ca_sha256) {
+  std::vector<client::Token> tokens;
+  std::vector<std::string> texts;
+  texts.reserve(paths.size());  // Files below look at them.
+  std::vector<WholeFile> files;
+  for (const std::string& path : paths) {
+    const absl::StatusOr<std::string> text = ReadFile(path);
+    if (!text.ok() && !absl::IsNotFound(text.status())) {
+      return text.status();
     }
-  } else if (!absl::IsNotFound(text.status())) {
-    return text.status();
+    absl::StatusOr<client::Token> token = text.ok() ? client::ParseToken(*text) : text.status();
+    if (!token.ok() || token->ca_sha256 != ca_sha256) {
+      token = client::MakeToken(ca_sha256);
+      if (!token.ok()) {
+        return token.status();
+      }
+      files.push_back({path, texts.emplace_back(client::FormatToken(*token) + "\n")});
+    }
+    tokens.push_back(*std::move(token));
   }
-  absl::StatusOr<client::Token> token = client::MakeToken(ca_sha256);
-  if (!token.ok()) {
-    return token;
-  }
-  const absl::Status written = WritePrivateFile(path, client::FormatToken(*token) + "\n", Sync::kYes);
-  return written.ok() ? std::move(token) : absl::StatusOr<client::Token>(written);
+  const absl::Status written = WriteDurably(files);
+  return written.ok() ? std::move(tokens) : absl::StatusOr<std::vector<client::Token>>(written);
 }
 
 }  // namespace rayctl::rpc

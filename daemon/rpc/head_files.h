@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,14 +14,12 @@
 // The head's files in its state folder (docs/contracts.md).
 namespace rayctl::rpc {
 
-enum class Sync { kNo, kYes };
-
 // Makes the folder and its parents; the last one 0700. PERMISSION_DENIED: it is another user's.
 absl::Status MakePrivateFolder(const std::string& path);
 // FAILED_PRECONDITION: the folder is on a network file system, where the journal's locks do not hold.
 absl::Status CheckLocalFolder(const std::string& path);
-// Whole or not at all, 0600.
-absl::Status WritePrivateFile(const std::string& path, std::string_view text, Sync sync);
+// Whole or not at all, 0600, for what is made anew at every start.
+absl::Status WritePrivateFile(const std::string& path, std::string_view text);
 // NOT_FOUND: no such file.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
@@ -28,7 +27,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 absl::StatusOr<Authority> LoadOrCreateAuthority(const std::string& head_dir, WallTime now);
 // A fresh certificate of the head, kept beside the CA for people to look at.
 absl::StatusOr<Identity> WriteServerIdentity(const std::string& head_dir, const Authority& authority, WallTime now);
-// The token in the file; a new one of that CA where there is none, or one of another CA.
-absl::StatusOr<client::Token> LoadOrCreateToken(const std::string& path, const std::string& ca_sha256);
+// The token in each of these files of one folder; a new one of that CA where there is none, or one of another CA.
+absl::StatusOr<std::vector<client::Token>> LoadOrCreateTokens(const std::vector<std::string>& paths,
+                                                              const std::string& ca_sha256);
 
 }  // namespace rayctl::rpc

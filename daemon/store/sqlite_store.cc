@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,6 +14,10 @@ namespace rayctl::store {
 namespace {
 
 constexpr int kFormat = 1;  // PRAGMA user_version: only ever raised when an older head could not read the journal.
+
+constexpr char kTable[] =
+    "CREATE TABLE IF NOT EXISTS records (kind INTEGER NOT NULL, id INTEGER NOT NULL, bytes BLOB NOT NULL, "
+    "PRIMARY KEY (kind, id)) WITHOUT ROWID";
 
 struct CloseDatabase {
   void operator()(sqlite3* database) const { sqlite3_close(database); }
@@ -39,18 +44,17 @@ absl::Status Failure(sqlite3* database, int result, std::string_view what) {
 class SqliteStore final : public Store {
  public:
   static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path) {
-    // Made here, so that nobody else may read it from the first moment on.
-    const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR));
-    if (!file.valid()) {
-      return absl::UnavailableError(fmt::format("opening the journal {}: {}", path, std::strerror(errno)));
+    struct stat info {};
+    if (::stat(path.c_str(), &info) != 0 && errno == ENOENT) {
+      if (absl::Status made = Make(path); !made.ok()) {
+        return made;
+      }
     }
-    sqlite3* raw = nullptr;
-    const int opened = sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE, nullptr);
-    Database database(raw);
-    if (opened != SQLITE_OK) {
-      return Failure(database.get(), opened, fmt::format("opening the journal {}", path));
+    absl::StatusOr<Database> database = OpenFile(path);
+    if (!database.ok()) {
+      return database.status();
     }
-    auto store = std::unique_ptr<SqliteStore>(new SqliteStore(path, std::move(database)));
+    auto store = std::unique_ptr<SqliteStore>(new SqliteStore(path, *std::move(database)));
     if (absl::Status ok = store->Prepare(); !ok.ok()) {
       return ok;
     }
@@ -110,6 +114,58 @@ class SqliteStore final : public Store {
   }
 
  private:
+  static absl::StatusOr<Database> OpenFile(const std::string& path) {
+    sqlite3* raw = nullptr;
+    const int opened = sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE, nullptr);
+    Database database(raw);
+    if (opened != SQLITE_OK) {
+      return Failure(database.get(), opened, fmt::format("opening the journal {}", path));
+    }
+    return database;
+  }
+
+  // An empty journal, made aside and without SQLite's many syncs, then synced once and put in place whole. Where two
+  // heads make one, the first stays and the other finds it locked. Its name is made durable by the first commit, which
+  // creates the write-ahead log in the same folder and syncs that.
+  static absl::Status Make(const std::string& path) {
+    const std::string aside = fmt::format("{}.{}.new", path, ::getpid());
+    const auto failed = [&](std::string_view what) {
+      const absl::Status status = absl::UnavailableError(fmt::format("{} {}: {}", what, aside, std::strerror(errno)));
+      ::unlink(aside.c_str());
+      return status;
+    };
+    // Made here, so that nobody else may read it from the first moment on.
+    if (!UniqueFd(::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR)).valid()) {
+      return failed("making the journal");
+    }
+    absl::StatusOr<Database> database = OpenFile(aside);
+    if (database.ok()) {
+      const std::string setup = fmt::format(
+          "PRAGMA locking_mode=EXCLUSIVE; PRAGMA synchronous=OFF; PRAGMA journal_mode=WAL; {}; PRAGMA user_version={}",
+          kTable, kFormat);
+      const int result = sqlite3_exec(database->get(), setup.c_str(), nullptr, nullptr, nullptr);
+      if (result != SQLITE_OK) {
+        const absl::Status status = Failure(database->get(), result, fmt::format("making the journal {}", aside));
+        database->reset();
+        ::unlink(aside.c_str());
+        return status;
+      }
+      database->reset();  // Moves what the write-ahead log has into the file and removes the log.
+    } else {
+      ::unlink(aside.c_str());
+      return database.status();
+    }
+    const UniqueFd file(::open(aside.c_str(), O_RDWR | O_CLOEXEC));
+    if (!file.valid() || ::fsync(file.get()) != 0) {
+      return failed("syncing the journal");
+    }
+    if (::link(aside.c_str(), path.c_str()) != 0 && errno != EEXIST) {
+      return failed("putting the journal in place from");
+    }
+    ::unlink(aside.c_str());
+    return absl::OkStatus();
+  }
+
   SqliteStore(std::string path, Database database) : path_(std::move(path)), database_(std::move(database)) {}
 
   absl::Status Run(const char* sql) {
@@ -155,11 +211,13 @@ class SqliteStore final : public Store {
           "the journal {} has format {} and this head knows {}; run a newer rayctl", path_, format, kFormat));
     }
     for (const char* sql :
-         {"PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA journal_size_limit=67108864",
-          "CREATE TABLE IF NOT EXISTS records (kind INTEGER NOT NULL, id INTEGER NOT NULL, bytes BLOB NOT NULL, "
-          "PRIMARY KEY (kind, id)) WITHOUT ROWID",
-          "PRAGMA user_version=1"}) {
+         {"PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA journal_size_limit=67108864", kTable}) {
       if (absl::Status ok = Run(sql); !ok.ok()) {
+        return ok;
+      }
+    }
+    if (format < kFormat) {  // Made by something else than Make, an empty file for instance.
+      if (absl::Status ok = Run(fmt::format("PRAGMA user_version={}", kFormat).c_str()); !ok.ok()) {
         return ok;
       }
     }

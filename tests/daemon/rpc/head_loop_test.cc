@@ -25,7 +25,7 @@ struct Loop {
     JobSpec spec;
     spec.argv = {"true"};
     loop.Call(head::SubmitJob{.spec = spec, .user = "ann"},
-              [&](absl::StatusOr<head::Answer> result) { answer = result.status(); });
+              [&](const absl::StatusOr<head::Answer>& result) { answer = result.status(); });
   }
   std::size_t JobsOnDisk() {
     std::size_t jobs = 0;

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <iterator>
 
 #include "base/unique_fd.h"
 #include "daemon/store/store.h"
@@ -51,6 +53,30 @@ TEST_CASE("a second holder is refused", "[store]") {
   CHECK(status == 0);
   first->reset();
   CHECK(OpenSqliteStore(folder.File("journal.db")).ok());
+}
+
+TEST_CASE("the lock of an open journal is there for others to see, and nothing lies beside it", "[store]") {
+  const TempDir folder;
+  const std::string path = folder.File("journal.db");
+  for (const bool is_new : {true, false}) {
+    CAPTURE(is_new);
+    auto store = OpenSqliteStore(path);
+    REQUIRE(store.ok());
+    REQUIRE((*store)->Commit({head::Record{SampleJob()}}).ok());
+    const pid_t child = ::fork();
+    if (child == 0) {  // A process never sees its own locks.
+      const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+      struct flock lock {};
+      lock.l_type = F_WRLCK;
+      lock.l_whence = SEEK_SET;
+      ::_exit(::fcntl(file.get(), F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+  const std::filesystem::directory_iterator files(std::filesystem::path(path).parent_path());
+  CHECK(std::distance(begin(files), end(files)) == 1);
 }
 
 TEST_CASE("what is no journal, or a newer one, is refused", "[store]") {
