@@ -111,9 +111,9 @@ TEST_CASE("a rank that ignores SIGTERM is killed after its grace", "[shim_progra
   ShimProgram shim;
   shim.Hello();
   const UniqueFd fifo = shim.MakeFifo("ready");
-  // `wait` is what a trap interrupts; what it waits for ignores the signal.
-  shim.StartShell(0, "(trap '' TERM; exec sleep 1000) & trap 'echo term > " + shim.FifoPath("ready") +
-                         "' TERM; echo ready > " + shim.FifoPath("ready") + "; wait; wait");
+  // `wait` is what a trap interrupts; what it waits for ignores the signal, and says so once it does.
+  shim.StartShell(0, "trap 'echo term > " + shim.FifoPath("ready") + "' TERM; (trap '' TERM; echo ready > " +
+                         shim.FifoPath("ready") + "; exec sleep 1000) & wait; wait");
   REQUIRE(LineFrom(fifo) == "ready");
   shim.Send([](auto& m) { m.mutable_stop()->set_grace_millis(300); });
   CHECK(LineFrom(fifo) == "term");
