@@ -23,7 +23,7 @@ class TempFolder {
   }
   ~TempFolder() { std::filesystem::remove_all(path_); }
   std::string Write(const std::string& name, const std::string& text, mode_t mode) const {
-    const std::string path = path_ + "/" + name;
+    std::string path = path_ + "/" + name;
     std::ofstream(path) << text;
     REQUIRE(::chmod(path.c_str(), mode) == 0);
     return path;

@@ -32,6 +32,7 @@ TEST_CASE("the loop may be destroyed after Close while others still post", "[loo
   std::atomic<bool> over = false;
   int ran = 0;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([gate, &over, &ran, io = &*loop] {
       while (!over) {

@@ -101,7 +101,7 @@ TEST_CASE("a watch sees the job's changes until it is dropped", "[head_loop]") {
     ++seen;
     watch = {};  // From inside.
   });
-  test.loop.Call(head::CancelJob{.job = {1}, .user = "ann"}, [](absl::StatusOr<head::Answer>) {});
+  test.loop.Call(head::CancelJob{.job = {1}, .user = "ann"}, [](const absl::StatusOr<head::Answer>&) {});
   test.Turn();
   CHECK(seen == 1);
 }
