@@ -20,8 +20,8 @@ using std::chrono::seconds;
 
 constexpr std::uint64_t kFixedSeeds = 50;
 constexpr double kDiesSlowly = 0.2;
-constexpr double kDiesSlowlyInCrowds = 0.5;
-constexpr Duration kKillTakesMean = seconds(5);
+constexpr double kDiesSlowlyInCrowds = 0.7;
+constexpr Duration kKillTakesMean = seconds(10);
 constexpr std::int32_t kExitNotFound = 127;
 constexpr std::int32_t kExitSignalBase = 128;
 
@@ -259,7 +259,7 @@ class Campaign {
       case 6:
         what("node cut off");
         sim_.CutNode(index, true);
-        Later(random_.Chance(0.6) ? Around(seconds(5)) : Around(seconds(50)),
+        Later(random_.Chance(crowded_ ? 0.3 : 0.6) ? Around(seconds(5)) : Around(seconds(50)),
               [this, index] { sim_.CutNode(index, false); });
         break;
       case 7: {

@@ -129,6 +129,9 @@ void Simulation::TrySubmit(std::uint64_t number) {
         }
         answered.job = job;
         invariants_->OnSubmitted(job, request_id, answered.plan.spec);
+        if (answered.unwanted) {
+          Cancel(job);
+        }
       });
   world_->queue.After(kClientRetry, [this, number] { TrySubmit(number); });
 }
@@ -213,9 +216,12 @@ void Simulation::HealEverything() {
     hosts_[i]->PowerOn();
     hosts_[i]->StartAgent();
   }
-  for (const auto& [number, request] : requests_) {
-    if (request.job && request.plan.plan.usual.hangs && request.plan.spec.timeout == Duration(0)) {
+  for (auto& [number, request] : requests_) {
+    const bool endless = request.plan.plan.usual.hangs && request.plan.spec.timeout == Duration(0);
+    if (endless && request.job) {
       Cancel(*request.job);
+    } else if (endless) {
+      request.unwanted = true;
     }
   }
 }

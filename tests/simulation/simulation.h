@@ -90,6 +90,7 @@ class Simulation final : public ProcessWatcher {
     std::optional<JobId> job;
     std::set<JobId> answers;  // Lost ones too: there may be one only.
     std::uint64_t tries = 0;
+    bool unwanted = false;  // All was healed before it was answered, and it never ends of itself.
   };
 
   void TrySubmit(std::uint64_t request);
