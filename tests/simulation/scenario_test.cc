@@ -422,6 +422,24 @@ TEST_CASE("a gang starts as a whole or not at all", "[simulation]") {
   CHECK(c.Settles() == "");
 }
 
+TEST_CASE("a port that is taken costs an attempt and no failure", "[simulation]") {
+  Cluster c(2);
+  for (std::size_t host = 0; host < c.sim.hosts(); ++host) {
+    c.sim.host(host).SetPortTaken(1);
+  }
+  JobPlan plan = Cluster::Gang(2, 0);
+  plan.plan.usual.runs = seconds(10);
+  const JobId job = c.sim.SubmitAndWait(std::move(plan));
+  REQUIRE(c.sim.RunUntil([&] { return c.sim.Job(job).attempt.number == 3; }, kSoon));
+  CHECK(c.sim.Job(job).failures == 0);
+  for (std::size_t host = 0; host < c.sim.hosts(); ++host) {
+    c.sim.host(host).SetPortTaken(0);
+  }
+  REQUIRE(c.Becomes(job, JobState::kSucceeded, seconds(20)));
+  CHECK(c.sim.Job(job).failures == 0);
+  CHECK(c.Settles() == "");
+}
+
 TEST_CASE("a stopped cluster ends what runs and keeps what waits", "[simulation]") {
   Cluster c(2, 0, 2);
   const JobId running = c.Run(4, 0);
