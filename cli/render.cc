@@ -65,7 +65,7 @@ WallTime At(const google::protobuf::Timestamp& time) {
   return WallTime(std::chrono::seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos()));
 }
 
-std::string OrDash(std::string text) { return text.empty() ? "-" : text; }
+std::string OrDash(const std::string& text) { return text.empty() ? "-" : text; }
 
 // How long a job has run, or ran.
 std::string Runtime(const v1::JobStatus& status) {

@@ -44,8 +44,8 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
         stub_(v1::AgentService::NewStub(std::move(channel))) {
     for (const Rank rank : what_.ranks) {
       const link::RankKey key{what_.job, what_.attempt, rank};
-      sources_.push_back({rank, process::OutputReader(paths.RankLog(what_.attempt, rank)),
-                          !what_.follow || !sender_.is_live_(key)});
+      sources_.push_back(
+          {rank, process::OutputReader(paths.RankLog(what_.attempt, rank)), !what_.follow || !sender_.is_live_(key)});
     }
   }
 

@@ -132,6 +132,7 @@ absl::StatusOr<Child> SpawnProcess(const ShimLink::Options& options, const Spawn
       "--agent-fd",
       std::to_string(kAgentFd)};
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) {
     argv.push_back(word.data());
   }

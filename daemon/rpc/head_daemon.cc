@@ -184,7 +184,7 @@ class HeadDaemon {
   std::size_t EnsureToken(const client::Token& token, const std::string& name, Role role,
                           const std::shared_ptr<std::vector<absl::Status>>& answers) {
     // A call that is never decided is answered when the loop stops, long after this.
-    const auto note = [answers](absl::StatusOr<head::Answer> answer) { answers->push_back(answer.status()); };
+    const auto note = [answers](const absl::StatusOr<head::Answer>& answer) { answers->push_back(answer.status()); };
     const std::string hash = client::HashSecret(token.secret);
     bool name_lives = false;
     for (const auto& [id, record] : loop_->head().tokens()) {

@@ -32,8 +32,8 @@ namespace rayctl::sim {
 // - What the head says of an end is what happened: exit codes, signals, success.
 class Invariants final : public HeadWatcher {
  public:
-  Invariants(World& world, Processes& processes, const std::vector<std::unique_ptr<NodeHost>>& hosts)
-      : world_(world), processes_(processes), hosts_(hosts) {}
+  Invariants(Processes& processes, const std::vector<std::unique_ptr<NodeHost>>& hosts)
+      : processes_(processes), hosts_(hosts) {}
 
   // HeadWatcher.
   void OnEffects(const head::Head& head, const std::vector<head::Effect>& effects) override;
@@ -75,7 +75,6 @@ class Invariants final : public HeadWatcher {
   void CheckRoom(std::size_t host) const;
   const Process* ProcessOf(const head::JobRecord& job, Rank rank) const;
 
-  World& world_;
   Processes& processes_;
   const std::vector<std::unique_ptr<NodeHost>>& hosts_;
   std::map<JobId, Known> known_;

@@ -26,7 +26,7 @@ constexpr Duration kPeerNoticeMax = milliseconds(500);
 Simulation::Simulation(std::uint64_t seed, const Shape& shape, bool print_trace)
     : world_(std::make_unique<World>(seed, print_trace)), random_(world_->random.Fork()) {
   network_ = std::make_unique<Network>(*world_, shape.network);
-  invariants_ = std::make_unique<Invariants>(*world_, processes_, hosts_);
+  invariants_ = std::make_unique<Invariants>(processes_, hosts_);
   head_ = std::make_unique<HeadHost>(*world_, *network_, *invariants_);
   for (std::size_t i = 0; i < shape.nodes.size(); ++i) {
     hosts_.push_back(std::make_unique<NodeHost>(
