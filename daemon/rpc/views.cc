@@ -38,6 +38,7 @@ std::vector<std::string> NodeNames(const head::Head& head, const head::JobRecord
     }
   }
   std::vector<std::string> names;
+  names.reserve(nodes.size());
   for (const NodeId node : nodes) {
     names.push_back(head.NodeName(node));
   }
