@@ -130,7 +130,7 @@ class SqliteStore final : public Store {
   static absl::Status Make(const std::string& path) {
     const std::string aside = fmt::format("{}.{}.new", path, ::getpid());
     const auto failed = [&](std::string_view what) {
-      const absl::Status status = absl::UnavailableError(fmt::format("{} {}: {}", what, aside, std::strerror(errno)));
+      absl::Status status = absl::UnavailableError(fmt::format("{} {}: {}", what, aside, std::strerror(errno)));
       ::unlink(aside.c_str());
       return status;
     };
@@ -145,7 +145,7 @@ class SqliteStore final : public Store {
           kTable, kFormat);
       const int result = sqlite3_exec(database->get(), setup.c_str(), nullptr, nullptr, nullptr);
       if (result != SQLITE_OK) {
-        const absl::Status status = Failure(database->get(), result, fmt::format("making the journal {}", aside));
+        absl::Status status = Failure(database->get(), result, fmt::format("making the journal {}", aside));
         database->reset();
         ::unlink(aside.c_str());
         return status;
