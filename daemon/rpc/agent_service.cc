@@ -143,7 +143,7 @@ class AgentService final : public v1::AgentService::CallbackService, public Agen
       services_.loop.Call(head::JoinNode{.node_name = request->node_name(),
                                          .known = {request->node_id()},
                                          .is_head_node = request->is_head_node()},
-                          [this, request, response, finish](absl::StatusOr<head::Answer> answer) {
+                          [this, request, response, finish](const absl::StatusOr<head::Answer>& answer) {
                             if (!answer.ok()) {
                               finish(answer.status());
                               return;

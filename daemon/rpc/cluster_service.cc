@@ -85,7 +85,7 @@ class TokenService final : public v1::TokenService::CallbackService {
       }
       event.sha256 = client::HashSecret(token->secret);
       services_.loop.Call(std::move(event),
-                          [response, finish, text = FormatToken(*token)](absl::StatusOr<head::Answer> answer) {
+                          [response, finish, text = FormatToken(*token)](const absl::StatusOr<head::Answer>& answer) {
                             if (answer.ok()) {
                               *response->mutable_token() = TokenView(std::get<head::TokenAnswer>(*answer).token);
                               response->set_secret(text);
@@ -106,7 +106,7 @@ class TokenService final : public v1::TokenService::CallbackService {
                                         v1::RevokeTokenResponse*) override {
     return OnLoop(services_, call, [this, request](const Caller&, const Finish& finish) {
       services_.loop.Call(head::RevokeToken{.name = request->name()},
-                          [finish](absl::StatusOr<head::Answer> answer) { finish(answer.status()); });
+                          [finish](const absl::StatusOr<head::Answer>& answer) { finish(answer.status()); });
     });
   }
 

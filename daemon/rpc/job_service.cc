@@ -155,7 +155,7 @@ class JobService final : public v1::JobService::CallbackService {
                                           .spec = *std::move(spec),
                                           .user = caller.user,
                                           .fail_infeasible = request->fail_infeasible()},
-                          [response, finish](absl::StatusOr<head::Answer> answer) {
+                          [response, finish](const absl::StatusOr<head::Answer>& answer) {
                             if (answer.ok()) {
                               const auto& submitted = std::get<head::SubmitAnswer>(*answer);
                               response->set_job_id(submitted.job.value);
@@ -205,7 +205,7 @@ class JobService final : public v1::JobService::CallbackService {
       }
       services_.loop.Call(
           head::CancelJob{.job = (*job)->id, .user = caller.user, .any_job = caller.kind == CallerKind::kAdmin},
-          [response, finish](absl::StatusOr<head::Answer> answer) {
+          [response, finish](const absl::StatusOr<head::Answer>& answer) {
             if (answer.ok()) {
               const auto& cancelled = std::get<head::CancelAnswer>(*answer);
               response->set_job_id(cancelled.job.value);

@@ -32,7 +32,7 @@ struct Printed {
 
 TEST_CASE("one rank is printed byte for byte", "[cli]") {
   Printed printed(/*prefixed=*/false);
-  const std::string bytes("a\0b\r\n\xFF no end", 14);
+  const std::string bytes("a\0b\r\n\xFF no end", 13);
   printed.Add(0, bytes);
   printed.Add(0, "oops", v1::OUTPUT_STREAM_STDERR);
   CHECK(printed.out == bytes);
