@@ -55,6 +55,8 @@ void Head::Impl::Load(std::vector<Record> records, std::string new_cluster_id) {
     } else if (auto* node = std::get_if<NodeRecord>(&record)) {
       nodes_.emplace(node->id, std::move(*node));
     } else if (auto* token = std::get_if<TokenRecord>(&record)) {
+      TokenId& newest = newest_token_by_name_[token->name];
+      newest = std::max(newest, token->id);
       tokens_.emplace(token->id, std::move(*token));
     }
   }

@@ -195,7 +195,8 @@ class Head::Impl {
   // Derived from the records.
   std::map<std::string, JobId> by_request_;
   std::map<std::string, std::set<JobId>, std::less<>> by_name_;
-  std::deque<JobId> finished_;  // In the order of their ends.
+  std::map<std::string, TokenId, std::less<>> newest_token_by_name_;  // Only the newest of a name can be living.
+  std::deque<JobId> finished_;                                        // In the order of their ends.
   std::size_t queued_ = 0;
   std::map<JobId, Tally> tallies_;  // Of jobs that have an attempt and are not final.
   Ledger ledger_;

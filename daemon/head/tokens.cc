@@ -10,13 +10,13 @@ constexpr std::size_t kSha256Bytes = 32;
 }  // namespace
 
 TokenRecord* Head::Impl::FindLivingToken(std::string_view name) {
-  for (auto& [id, token] : tokens_) {
-    const bool expired = token.expires_at != WallTime{} && token.expires_at <= now_.wall;
-    if (token.name == name && !token.revoked && !expired) {
-      return &token;
-    }
+  const auto found = newest_token_by_name_.find(name);
+  if (found == newest_token_by_name_.end()) {
+    return nullptr;
   }
-  return nullptr;
+  TokenRecord& token = tokens_.at(found->second);
+  const bool expired = token.expires_at != WallTime{} && token.expires_at <= now_.wall;
+  return token.revoked || expired ? nullptr : &token;
 }
 
 void Head::Impl::Handle(const CreateToken& create) {
@@ -41,6 +41,7 @@ void Head::Impl::Handle(const CreateToken& create) {
   TokenRecord& token = tokens_[id];
   token.id = id;
   token.name = name;
+  newest_token_by_name_[std::move(name)] = id;
   token.role = create.role;
   token.sha256 = create.sha256;
   token.created_at = now_.wall;

@@ -116,18 +116,9 @@ std::optional<std::string> Property(const grpc::AuthContext& context, const char
 
 std::span<const Rule> Rules() { return kRules; }
 
-void TokenTable::Replace(const std::map<TokenId, head::TokenRecord>& tokens) {
-  auto table = std::make_shared<Table>();
-  for (const auto& [id, token] : tokens) {
-    (*table)[token.sha256] = {token.name, token.role, token.expires_at, token.revoked};
-  }
+void TokenTable::Put(const head::TokenRecord& token) {
   const std::lock_guard lock(mutex_);
-  table_ = std::move(table);
-}
-
-std::shared_ptr<const TokenTable::Table> TokenTable::Read() const {
-  const std::lock_guard lock(mutex_);
-  return table_;
+  by_hash_[token.sha256] = {token.name, token.role, token.expires_at, token.revoked};
 }
 
 grpc::Status TokenTable::Find(std::string_view bearer, WallTime now, Caller& caller) const {
@@ -135,9 +126,10 @@ grpc::Status TokenTable::Find(std::string_view bearer, WallTime now, Caller& cal
   if (!token.ok()) {
     return Unauthenticated(Text(token.status()));
   }
-  const std::shared_ptr<const Table> table = Read();
-  const auto found = table->find(client::HashSecret(token->secret));
-  if (found == table->end()) {
+  const std::string hash = client::HashSecret(token->secret);
+  const std::shared_lock lock(mutex_);
+  const auto found = by_hash_.find(hash);
+  if (found == by_hash_.end()) {
     return Unauthenticated(fmt::format("this head does not know the token; {}", kHowToGetToken));
   }
   const Entry& entry = found->second;

@@ -4,9 +4,8 @@
 #include <grpcpp/support/status.h>
 
 #include <initializer_list>
-#include <map>
 #include <memory>
-#include <mutex>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,10 +48,11 @@ struct Caller {
   NodeId node;       // Of an agent.
 };
 
-// The tokens that the head knows, as the calls see them. Thread-safe: the loop replaces the whole table, calls read it.
+// The tokens that the head knows, as the calls see them. Thread-safe: the loop puts them in, calls read them.
 class TokenTable {
  public:
-  void Replace(const std::map<TokenId, head::TokenRecord>& tokens);
+  // A new token, or what has become of a known one: no dearer with a thousand others than with none.
+  void Put(const head::TokenRecord& token);
   // Who has that secret now; UNAUTHENTICATED with what to do, where nobody does.
   grpc::Status Find(std::string_view bearer, WallTime now, Caller& caller) const;
 
@@ -63,11 +63,9 @@ class TokenTable {
     WallTime expires_at{};
     bool revoked = false;
   };
-  using Table = std::unordered_map<std::string, Entry>;
-  std::shared_ptr<const Table> Read() const;
 
-  mutable std::mutex mutex_;
-  std::shared_ptr<const Table> table_ = std::make_shared<const Table>();
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<std::string, Entry> by_hash_;
 };
 
 // Finds the caller by token, else by verified certificate, and refuses what the table does not allow. Thread-safe.

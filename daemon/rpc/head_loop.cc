@@ -123,9 +123,11 @@ bool HeadLoop::Commit() {
   }
   std::vector<store::Write> writes;
   writes.reserve(writes_.size());
-  bool has_token = false;
+  std::vector<TokenId> tokens;
   for (auto& [key, write] : writes_) {
-    has_token = has_token || key.kind == head::RecordKind::kToken;
+    if (key.kind == head::RecordKind::kToken) {
+      tokens.push_back(TokenId{key.id});
+    }
     writes.push_back(std::move(write));
   }
   const absl::Status status = store_.Commit(writes);
@@ -155,8 +157,10 @@ bool HeadLoop::Commit() {
   }
   writes_.clear();
   ++commits_;
-  if (has_token && on_tokens_) {
-    on_tokens_(head_->tokens());
+  for (const TokenId token : tokens) {
+    if (on_token_) {
+      on_token_(head_->tokens().at(token));
+    }
   }
   return true;
 }

@@ -85,10 +85,8 @@ class HeadLoop {
   [[nodiscard]] Watch WatchJob(JobId job, std::function<void()> handler);
 
   void set_links(AgentLinks* links) { links_ = links; }
-  // After a commit that held a token, before the answer that it is for.
-  void set_on_tokens(std::function<void(const std::map<TokenId, head::TokenRecord>&)> handler) {
-    on_tokens_ = std::move(handler);
-  }
+  // With each token of a commit, before the answer that it is for.
+  void set_on_token(std::function<void(const head::TokenRecord&)> handler) { on_token_ = std::move(handler); }
   void set_on_cluster_stopped(std::function<void()> handler) { on_cluster_stopped_ = std::move(handler); }
 
   const head::Head& head() const { return *head_; }
@@ -121,7 +119,7 @@ class HeadLoop {
   store::Store& store_;
   std::unique_ptr<head::Head> head_;
   AgentLinks* links_ = nullptr;
-  std::function<void(const std::map<TokenId, head::TokenRecord>&)> on_tokens_;
+  std::function<void(const head::TokenRecord&)> on_token_;
   std::function<void()> on_cluster_stopped_;
 
   std::vector<head::Event> events_;

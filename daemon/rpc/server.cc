@@ -87,8 +87,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Hea
   std::shared_ptr<Gatekeeper> gatekeeper;
   if (!options.insecure) {
     auto tokens = std::make_shared<TokenTable>();
-    tokens->Replace(loop.head().tokens());
-    loop.set_on_tokens([tokens](const std::map<TokenId, head::TokenRecord>& all) { tokens->Replace(all); });
+    for (const auto& [id, token] : loop.head().tokens()) {
+      tokens->Put(token);
+    }
+    loop.set_on_token([tokens](const head::TokenRecord& token) { tokens->Put(token); });
     gatekeeper = std::make_shared<Gatekeeper>(tokens, std::move(clock));
     grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
     tls.pem_root_certs = authority->identity().certificate_pem;
