@@ -53,6 +53,7 @@ if [[ -z ${RAYCTL_ROOM:-} ]]; then
     say "unpacking a bare Debian 12 with git"
     tar -C "$RAYCTL_ROOM" -xf "$base"
   fi
+  chmod 755 "$RAYCTL_ROOM" # As a root folder is: tests become other users, who must be able to look in.
   # What a fresh machine also has: name resolution, the same sources and settings of apt, this machine's certificates.
   for path in /etc/resolv.conf /etc/hosts /etc/apt/sources.list /etc/apt/sources.list.d /etc/apt/apt.conf.d \
     /usr/share/keyrings; do

@@ -1,9 +1,11 @@
 import json
 import os
+import shutil
 import socket
 import ssl
 import stat
 import subprocess
+import tempfile
 import unittest
 
 from kit import RAYCTL, ClusterTest, Result
@@ -56,11 +58,15 @@ class Security(ClusterTest):
 
     @unittest.skipUnless(os.geteuid() == 0, "becomes another user")
     def test_no_token_is_refused_and_says_how_to_get_one(self):
-        # The same user on this machine needs no token, so this is asked by another one.
+        # The same user on this machine needs no token, so this is asked by another one: with a program of its own, for a
+        # stranger may not look into the folder of a checkout.
         env = {"PATH": os.environ.get("PATH", ""), "HOME": "/nonexistent"}
-        done = Result(subprocess.run([RAYCTL, "status", "--address", self.cluster.address], user=65534, group=65534,
-                                     extra_groups=[], env=env, cwd="/", capture_output=True, text=True, timeout=60,
-                                     check=False))
+        with tempfile.TemporaryDirectory(prefix="rayctl-test-") as folder:
+            os.chmod(folder, 0o755)
+            program = shutil.copy(RAYCTL, folder)
+            done = Result(subprocess.run([program, "status", "--address", self.cluster.address], user=65534,
+                                         group=65534, extra_groups=[], env=env, cwd="/", capture_output=True, text=True,
+                                         timeout=60, check=False))
         self.assertEqual(done.code, 1, done)
         self.assertIn("token", done.err)
 
