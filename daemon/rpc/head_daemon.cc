@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,12 +21,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "base/startup_memory.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
 #include "client/endpoint.h"
 #include "client/token.h"
 #include "daemon/net/addresses.h"
+#include "daemon/net/port_owner.h"
 #include "daemon/rpc/authority.h"
 #include "daemon/rpc/head_files.h"
 #include "daemon/rpc/head_loop.h"
@@ -200,9 +203,26 @@ class HeadDaemon {
     return name_lives ? 2 : 1;
   }
 
+  std::string PortPath() const { return head_dir_ + "/port"; }
+
+  // A head whose port was picked takes the same one again while it is free: its agents come back to where they knew it.
+  std::uint16_t PortToTake() const {
+    if (options_.port != 0) {
+      return options_.port;
+    }
+    const absl::StatusOr<std::string> text = ReadFile(PortPath());
+    std::uint32_t port = 0;
+    if (!text.ok() || !absl::SimpleAtoi(*text, &port) || port > std::numeric_limits<std::uint16_t>::max()) {
+      return 0;
+    }
+    const auto before = static_cast<std::uint16_t>(port);
+    const std::string host = options_.insecure && options_.host.empty() ? "127.0.0.1" : options_.host;
+    return net::CheckListen(host, before, "--port").ok() ? before : std::uint16_t{0};
+  }
+
   absl::Status Listen() {
     ServerOptions server_options{.host = net::IsAnyHost(options_.host) ? std::string() : options_.host,
-                                 .port = options_.port,
+                                 .port = PortToTake(),
                                  .version = options_.version,
                                  .started_at = clock_->Read().wall,
                                  .insecure = options_.insecure};
@@ -253,6 +273,11 @@ class HeadDaemon {
                                        {"insecure", options_.insecure}};
     if (absl::Status written = WritePrivateFile(AboutPath(), about.dump() + "\n"); !written.ok()) {
       return written;
+    }
+    if (options_.port == 0) {
+      if (absl::Status written = WritePrivateFile(PortPath(), std::to_string(server_->port()) + "\n"); !written.ok()) {
+        return written;
+      }
     }
     advertised_ = true;
     spdlog::info("head ready address={} dashboard={}", address, web_->url());
