@@ -30,6 +30,9 @@ int RunStatus(const Arguments& arguments) {
   if (!status.ok()) {
     return Failed(status.status());
   }
+  for (const std::string& remark : status->remarks()) {
+    Remark(remark);
+  }
   if (format == Format::kJson) {
     AnswerJson(StatusJson(*status));
   } else {

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/names.h"
+#include "base/status_text.h"
 #include "client/token.h"
 #include "daemon/rpc/service_context.h"
 #include "daemon/rpc/translate.h"
@@ -27,6 +28,11 @@ class ClusterService final : public v1::ClusterService::CallbackService {
       response->set_version(services_.options.version);
       *response->mutable_started_at() = ToProto(services_.options.started_at);
       FillStatus(services_.loop.head(), *response);
+      if (const absl::Status& journal = services_.loop.journal_status(); !journal.ok()) {
+        // What ended meanwhile is shown, for it is so, though a head that died now would learn of it from the agents
+        // again.
+        response->add_remarks(Text(journal));
+      }
       finish(absl::OkStatus());
     });
   }

@@ -349,8 +349,18 @@ TEST_CASE("a full disk refuses new jobs by name and the cluster goes on when the
   refused = v1::JobService::NewStub(head.Channel())->SubmitJob(context.get(), request, &response);
   CHECK(refused.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   CHECK(refused.error_message().find("cannot write its journal") != std::string::npos);
+  v1::GetStatusResponse status;
+  const auto look = [&] {
+    const auto asking = Context(head.admin);
+    REQUIRE(v1::ClusterService::NewStub(head.Channel())->GetStatus(asking.get(), {}, &status).ok());
+  };
+  look();
+  REQUIRE(status.remarks_size() == 1);
+  CHECK(status.remarks(0).find("cannot write its journal") != std::string::npos);
   head.OnLoop([&] { head.store().broken = false; });
   CHECK(first.get() == 1);
+  look();
+  CHECK(status.remarks_size() == 0);
 }
 
 TEST_CASE("a heartbeat writes nothing", "[server]") {
