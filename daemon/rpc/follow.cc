@@ -185,6 +185,7 @@ void FollowSession::Lose(Transfer transfer) {
                      waits ? " until it is back" : ""));
   if (waits) {
     transfer.source = nullptr;
+    transfer.held.reset();
     transfer.skip.clear();
     away_.push_back(std::move(transfer));
   }
@@ -213,7 +214,6 @@ void FollowSession::OnData(TransferId id, v1::SendOutputRequest message) {
         output.mutable_data()->erase(0, again);
       }
       if (!output.data().empty()) {
-        relayed_[{transfer.attempt, output.rank(), stream}] += output.data().size();
         *outgoing.response.mutable_output() = std::move(output);
       }
     }
@@ -222,11 +222,28 @@ void FollowSession::OnData(TransferId id, v1::SendOutputRequest message) {
     Remark(message.remark());
   }
   if (outgoing.response.has_output()) {
-    queue_.push_back(std::move(outgoing));
+    transfer.held = std::move(outgoing);
+    ReleaseHeld();
   } else if (transfer.source != nullptr) {
     transfer.source->Next();
   }
   Pump();
+}
+
+// What an attempt wrote comes before what the next one writes, though each travels by a call of its own. A node that is
+// away holds nobody up: what it has comes late.
+void FollowSession::ReleaseHeld() {
+  std::optional<AttemptNumber> oldest;
+  for (const auto& [id, transfer] : transfers_) {
+    oldest = std::min(oldest.value_or(transfer.attempt), transfer.attempt);
+  }
+  for (auto& [id, transfer] : transfers_) {
+    if (transfer.held && transfer.attempt == *oldest) {
+      const v1::JobOutput& output = transfer.held->response.output();
+      relayed_[{transfer.attempt, output.rank(), output.stream()}] += output.data().size();
+      queue_.push_back(*std::exchange(transfer.held, std::nullopt));
+    }
+  }
 }
 
 void FollowSession::OnSourceEnd(TransferId id, bool complete) {
@@ -236,6 +253,7 @@ void FollowSession::OnSourceEnd(TransferId id, bool complete) {
   relay_.transfers_.erase(id);
   if (!complete) {
     transfer.source = nullptr;
+    transfer.held.reset();
     transfer.skip.clear();
     if (!transfer.again && relay_.Connected(transfer.node)) {
       // The call alone broke. Its node does not come back, for it never went: nobody else would ask again.
@@ -245,6 +263,7 @@ void FollowSession::OnSourceEnd(TransferId id, bool complete) {
       Lose(std::move(transfer));
     }
   }
+  ReleaseHeld();
   Pump();
 }
 
@@ -274,6 +293,7 @@ void FollowSession::OnNodeGone(NodeId node) {
     }
     Lose(std::move(transfer));
   }
+  ReleaseHeld();
   Pump();
 }
 

@@ -58,6 +58,10 @@ class FollowSession : public std::enable_shared_from_this<FollowSession> {
  private:
   friend class OutputRelay;
 
+  struct Outgoing {
+    ::rayctl::v1::FollowJobResponse response;
+    std::shared_ptr<OutputSource> source;  // Reads on when this is written.
+  };
   struct Transfer {
     NodeId node;
     AttemptNumber attempt = 0;
@@ -67,10 +71,7 @@ class FollowSession : public std::enable_shared_from_this<FollowSession> {
     bool again = false;                    // It broke off, and has carried nothing since it was asked for again.
     // What of each stream was relayed by an earlier transfer that broke off, and so is dropped of this one.
     std::map<std::pair<Rank, int>, std::uint64_t> skip;
-  };
-  struct Outgoing {
-    ::rayctl::v1::FollowJobResponse response;
-    std::shared_ptr<OutputSource> source;  // Reads on when this is written.
+    std::optional<Outgoing> held;  // Waits until the transfers of older attempts have ended.
   };
 
   // From the relay.
@@ -87,6 +88,7 @@ class FollowSession : public std::enable_shared_from_this<FollowSession> {
   void Open(Transfer transfer);
   void Lose(Transfer transfer);
   void Remark(std::string text);
+  void ReleaseHeld();
   void Pump();
   void End(const absl::Status& status);
 

@@ -308,6 +308,57 @@ TEST_CASE("an agent that comes back, or whose call broke, sends its output again
   CHECK(output == "one\ntwo\n2\nthree\n");
 }
 
+TEST_CASE("what an attempt wrote comes before what the next one writes, whichever call is faster", "[server]") {
+  TestHead head;
+  FakeAgent agent(head, "a");
+  v1::SubmitJobRequest submit;
+  submit.mutable_spec()->add_argv("true");
+  submit.mutable_spec()->mutable_run_config()->mutable_failure_config()->set_max_failures(1);
+  v1::SubmitJobResponse submitted;
+  const auto submit_context = Context(head.admin);
+  const auto stub = v1::JobService::NewStub(head.Channel());
+  REQUIRE(stub->SubmitJob(submit_context.get(), submit, &submitted).ok());
+  const std::uint64_t job = submitted.job_id();
+  const auto context = Context(head.admin);
+  v1::FollowJobRequest request;
+  *request.mutable_job() = Ref(job);
+  request.set_follow(true);
+  const auto follow = stub->FollowJob(context.get(), request);
+  const auto send = [&](std::uint64_t transfer, std::uint32_t attempt, const std::string& text) {
+    auto send_context = Context("");
+    auto response = std::make_unique<v1::SendOutputResponse>();
+    auto writer = agent.stub->SendOutput(send_context.get(), response.get());
+    v1::SendOutputRequest message;
+    message.set_transfer_id(transfer);
+    message.mutable_output()->set_attempt(attempt);
+    message.mutable_output()->set_stream(v1::OUTPUT_STREAM_STDOUT);
+    message.mutable_output()->set_data(text);
+    CHECK(writer->Write(message));
+    writer->WritesDone();
+    return std::tuple(std::move(send_context), std::move(response), std::move(writer));
+  };
+  const std::uint64_t first = agent.Next(v1::HeadToAgent::kOpenOutput).open_output().transfer_id();
+  agent.SayRank(job, v1::WORKER_STATE_RUNNING);
+  agent.SayRank(job, v1::WORKER_STATE_EXITED, 1);
+  const std::uint64_t second = agent.Next(v1::HeadToAgent::kOpenOutput).open_output().transfer_id();
+  auto late = send(second, 1, "attempt 1");
+  // The same connection carries calls in order, so once this one is answered the head has the newer attempt's output.
+  v1::GetVersionResponse version;
+  const auto asking = Context(head.admin);
+  REQUIRE(v1::ClusterService::NewStub(agent.channel)->GetVersion(asking.get(), {}, &version).ok());
+  auto early = send(first, 0, "attempt 0");
+  std::string output;
+  v1::FollowJobResponse response;
+  while (output.size() < 18 && follow->Read(&response)) {
+    output += response.output().data();
+  }
+  CHECK(output == "attempt 0attempt 1");
+  CHECK(std::get<2>(early)->Finish().ok());
+  CHECK(std::get<2>(late)->Finish().ok());
+  context->TryCancel();
+  follow->Finish();
+}
+
 TEST_CASE("output of a node that is away is remarked and does not hang", "[server]") {
   TestHead head;
   std::uint64_t job = 0;
