@@ -9,8 +9,8 @@
 
 #include "worker/shim/shim.h"
 
-// The inside of shim::Shim, shared by its two source files: shim.cc has the agent's side and the lives of the ranks,
-// shim_reports.cc the rank socket.
+// The inside of shim::Shim, shared by its source files: shim.cc has the agent's side and the lives of the ranks,
+// shim_reports.cc the rank socket and its reports, shim_exchange.cc what ranks say to each other and of their failure.
 namespace rayctl::shim {
 
 inline constexpr std::uint32_t kProtocol = 1;
@@ -117,9 +117,6 @@ class Shim::Impl {
   void RankHello(RankState* rank, const RankSaid& event);
   void Rejoined(RankState& rank, const local::RankId& id);
   void Report(RankState& rank, const local::RankReport& report);
-  void Barrier(RankState& rank, const local::RankBarrier& barrier);
-  void Broadcast(RankState& rank, const local::RankBroadcast& broadcast);
-  void Failure(RankState& rank, const local::RankFailure& failure);
   bool GateOpen(const RankState& rank, const local::RankReport& report) const;
   void TryPass(RankState& rank);
   void Spool(RankState& rank, const local::RankReport& report, const CheckpointCopied* copy);
@@ -132,17 +129,22 @@ class Shim::Impl {
   void Pass(const local::RankId& id, const local::PassBoundary& pass);
   void Cancel(const local::RankId& id, const local::CancelBoundary& cancel);
   void Complete(const local::RankId& id, const local::ReportsComplete& complete);
-  void Notify(const local::RankId& id, const local::NotifyRanks& notify);
-  void ReleaseBarrier(const local::RankId& id, const local::ReleaseBarrier& release);
-  void Deliver(const local::RankId& id, const local::DeliverBroadcast& deliver);
   void Decide(const local::RankId& id, const local::DecideTrial& decide);
   void SayHeld(const RankState& rank);
   void SayReached(const RankState& rank);
   void RepeatUnnumbered();  // After a hello: what a new agent must know and no event repeats.
-  void ForgetBroadcasts(const AttemptKey& key);
   void Reply(RankState& rank, local::ShimReply reply);
   void Refuse(const RankRef& home, const local::RankId& id, local::RefusalCode code, const std::string& why);
   void Notice(RankState& rank, const local::RankNotice& notice);
+
+  // shim_exchange.cc
+  void Barrier(RankState& rank, const local::RankBarrier& barrier);
+  void Broadcast(RankState& rank, const local::RankBroadcast& broadcast);
+  void Failure(RankState& rank, const local::RankFailure& failure);
+  void Notify(const local::RankId& id, const local::NotifyRanks& notify);
+  void ReleaseBarrier(const local::RankId& id, const local::ReleaseBarrier& release);
+  void Deliver(const local::RankId& id, const local::DeliverBroadcast& deliver);
+  void ForgetBroadcasts(const AttemptKey& key);
 
   RankState* FindHome(const RankRef& home);
   RankState* FindCurrent(const RankRef& current);
