@@ -185,13 +185,18 @@ ordered_json WorkerJson(const v1::Worker& worker) {
 }
 
 ordered_json NodeJson(const v1::Node& node) {
+  ordered_json remarks = ordered_json::array();
+  for (const std::string& remark : node.remarks()) {
+    remarks.push_back(remark);
+  }
   return {{"id", node.id()},
           {"name", TextOrNull(node.name())},
           {"address", TextOrNull(node.address())},
           {"state", TextOrNull(NodeStateName(node.state()))},
           {"reason", TextOrNull(node.reason())},
           {"labels", TextMap(node.labels())},
-          {"resources", ResourcesJson(node.resources())}};
+          {"resources", ResourcesJson(node.resources())},
+          {"remarks", std::move(remarks)}};
 }
 
 ordered_json StatusJson(const v1::GetStatusResponse& status) {

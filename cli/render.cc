@@ -199,7 +199,13 @@ std::string NodeTable(const google::protobuf::RepeatedPtrField<v1::Node>& nodes)
                   resources.contains(std::string(kMemory)) ? UsedOfTotal(resources, std::string(kMemory)) : "-",
                   OrDash(OtherResources(resources)), OrDash(Pairs(node.labels())), OrDash(node.reason())});
   }
-  return table.Text();
+  std::string text = table.Text();
+  for (const v1::Node& node : nodes) {
+    for (const std::string& remark : node.remarks()) {
+      text += fmt::format("{}: {}\n", node.name(), remark);
+    }
+  }
+  return text;
 }
 
 std::string JobTable(const google::protobuf::RepeatedPtrField<v1::Job>& jobs) {
@@ -314,6 +320,9 @@ std::string NodeText(const v1::Node& node) {
   }
   for (const auto& [name, used] : amounts) {
     facts.Add(name, used);
+  }
+  for (const std::string& remark : node.remarks()) {
+    facts.Add("remark", remark);
   }
   return facts.Text();
 }

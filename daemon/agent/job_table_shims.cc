@@ -25,6 +25,10 @@ link::RankEnd ToRankEnd(const local::RankExited& exit) {
   end.start_failed = exit.start_failed();
   end.start_error = exit.start_error();
   end.peer_lost = exit.peer_lost();
+  end.out_of_memory = exit.out_of_memory();
+  end.memory_peak_bytes = exit.memory_peak_bytes();
+  end.memory_bytes_max = exit.memory_bytes_max();
+  end.pids_max_reached = exit.pids_max_reached();
   end.last_output = exit.last_output();
   end.at = WallTime(std::chrono::nanoseconds(exit.unix_nanos()));
   return end;

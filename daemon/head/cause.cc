@@ -9,6 +9,8 @@
 #include <csignal>
 #include <tuple>
 
+#include "base/units.h"
+
 namespace rayctl::head {
 namespace {
 
@@ -29,6 +31,8 @@ constexpr std::int32_t kExitCancelled = 130;
 constexpr std::int32_t kExitTimeout = 124;
 constexpr std::int32_t kExitOther = 1;
 
+std::string Bytes(std::uint64_t bytes) { return FormatBytes(static_cast<std::int64_t>(bytes)); }
+
 Cause Describe(Rank rank, const RankRecord& record, const std::string& node) {
   const link::RankEnd& end = record.end;
   Cause cause;
@@ -43,7 +47,9 @@ Cause Describe(Rank rank, const RankRecord& record, const std::string& node) {
   } else if (end.out_of_memory) {
     cause.reason = Reason::kOutOfMemory;
     cause.exit_code = kExitOutOfMemory;
-    cause.message = fmt::format("{} was killed because memory ran out", who);
+    cause.message = end.memory_bytes_max == 0 ? fmt::format("{} was killed because memory ran out", who)
+                                              : fmt::format("{} ran out of memory: used {} of {}", who,
+                                                            Bytes(end.memory_peak_bytes), Bytes(end.memory_bytes_max));
   } else if (end.start_failed) {
     cause.reason = Reason::kStartFailed;
     cause.exit_code = end.exit_code == 126 || end.exit_code == 127 ? end.exit_code : kExitOther;
@@ -57,6 +63,10 @@ Cause Describe(Rank rank, const RankRecord& record, const std::string& node) {
     cause.reason = Reason::kExited;
     cause.exit_code = end.exit_code;
     cause.message = fmt::format("{} exited with code {}", who, end.exit_code);
+  }
+  if (end.pids_max_reached != 0) {
+    cause.message += fmt::format("; its job had reached the limit of {} processes and threads there (start --pids-max)",
+                                 end.pids_max_reached);
   }
   return cause;
 }

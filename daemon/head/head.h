@@ -47,6 +47,7 @@ class Head {
     std::vector<Amount> gpu_used;
     WallTime last_seen{};
     bool connected = false;
+    std::vector<std::string> remarks;  // As it registered.
   };
   std::vector<NodeStatus> Nodes() const;  // In id order.
   std::string NodeName(NodeId id) const;

@@ -49,6 +49,7 @@ class Head::Impl {
     SteadyTime last_sign{};
     WallTime last_seen{};
     Duration heartbeat_interval{0};
+    std::vector<std::string> remarks;
     std::map<JobId, std::uint32_t> leases;  // How many ranks of each job hold one here.
     std::map<std::uint32_t, JobId> ports;   // MASTER_PORTs of living attempts whose rank 0 is here.
     std::set<link::RankKey> stale;          // Ran on although nothing of theirs is current: no work until they ended.

@@ -27,6 +27,7 @@ std::vector<Head::NodeStatus> Head::Impl::Nodes() const {
       status.gpu_used = node->second.gpu_used;
     }
     status.last_seen = runtime.last_seen;
+    status.remarks = runtime.remarks;
     status.connected = static_cast<bool>(runtime.stream);
     all.push_back(std::move(status));
   }

@@ -133,6 +133,7 @@ void Head::Impl::OnRegister(StreamId stream, NodeId node, const link::Register& 
   const auto living = static_cast<std::size_t>(std::count_if(
       nodes_.begin(), nodes_.end(), [](const auto& other) { return other.second.state != NodeState::kDead; }));
   runtime.heartbeat_interval = config_.heartbeat_interval * (living > config_.many_nodes ? 2 : 1);
+  runtime.remarks = message.remarks;
   runtime.newest_stream = stream;
   runtime.stale.clear();
   ledger_.SetNode(node, record.name, record.resources, record.gpu_count, record.labels);

@@ -32,6 +32,9 @@ struct RankEnd {
   std::string last_output;  // At most 4 KiB.
   WallTime at{};
   bool lost = false;  // Its shim died, or its node restarted: the exit is not known.
+  std::uint64_t memory_peak_bytes = 0;
+  std::uint64_t memory_bytes_max = 0;  // The limit that out_of_memory is about.
+  std::uint64_t pids_max_reached = 0;  // The job was refused processes there at this limit; 0: never.
 
   bool Clean() const { return !lost && !start_failed && signal == 0 && exit_code == 0; }
   friend bool operator==(const RankEnd&, const RankEnd&) = default;
@@ -73,6 +76,7 @@ struct Register {
   std::uint32_t port_max = 0;
   std::vector<RankFacts> ranks;
   bool is_head_node = false;
+  std::vector<std::string> remarks;  // What a person should know of this node, a sentence each.
 };
 struct Heartbeat {};
 struct RankChanged {

@@ -135,6 +135,9 @@ absl::StatusOr<link::RankEnd> FromProto(const v1::RankEnd& proto) {
     check.Set(end.at, FromProto(proto.at()), "at");
   }
   end.lost = proto.lost();
+  end.memory_peak_bytes = proto.memory_peak_bytes();
+  end.memory_bytes_max = proto.memory_bytes_max();
+  end.pids_max_reached = proto.pids_max_reached();
   return Result(check, std::move(end));
 }
 
@@ -153,6 +156,9 @@ v1::RankEnd ToProto(const link::RankEnd& end) {
     *proto.mutable_at() = ToProto(end.at);
   }
   proto.set_lost(end.lost);
+  proto.set_memory_peak_bytes(end.memory_peak_bytes);
+  proto.set_memory_bytes_max(end.memory_bytes_max);
+  proto.set_pids_max_reached(end.pids_max_reached);
   return proto;
 }
 
@@ -179,6 +185,7 @@ absl::StatusOr<link::Register> FromProto(const v1::Register& proto) {
     reg.ranks.push_back(std::move(rank));
   }
   reg.is_head_node = proto.is_head_node();
+  reg.remarks.assign(proto.remarks().begin(), proto.remarks().end());
   return Result(check, std::move(reg));
 }
 
@@ -204,6 +211,7 @@ v1::Register ToProto(const link::Register& reg) {
     *proto.add_ranks() = ToProto(facts);
   }
   proto.set_is_head_node(reg.is_head_node);
+  proto.mutable_remarks()->Assign(reg.remarks.begin(), reg.remarks.end());
   return proto;
 }
 

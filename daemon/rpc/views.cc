@@ -135,6 +135,7 @@ v1::Node NodeView(const head::Head::NodeStatus& node) {
   }
   view.set_version(node.record.version);
   view.set_is_head_node(node.record.is_head_node);
+  view.mutable_remarks()->Assign(node.remarks.begin(), node.remarks.end());
   return view;
 }
 

@@ -109,6 +109,9 @@ void PutEnd(const link::RankEnd& end, pb::RankEndRecord* out) {
   out->set_last_output(end.last_output);
   out->set_at_unix_nanos(Nanos(end.at));
   out->set_lost(end.lost);
+  out->set_memory_peak_bytes(end.memory_peak_bytes);
+  out->set_memory_bytes_max(end.memory_bytes_max);
+  out->set_pids_max_reached(end.pids_max_reached);
 }
 
 void PutAttempt(const head::AttemptRecord& attempt, pb::AttemptRecord* out) {
@@ -251,6 +254,9 @@ link::RankEnd TakeEnd(const pb::RankEndRecord& in) {
   end.last_output = in.last_output();
   end.at = FromNanos(in.at_unix_nanos());
   end.lost = in.lost();
+  end.memory_peak_bytes = in.memory_peak_bytes();
+  end.memory_bytes_max = in.memory_bytes_max();
+  end.pids_max_reached = in.pids_max_reached();
   return end;
 }
 

@@ -71,10 +71,11 @@ TEST_CASE("a node: sorted names, whole amounts as integers", "[cli]") {
   (*node.mutable_resources())["memory"].set_total(68719476736.0);
   (*node.mutable_resources())["CPU"].set_total(8);
   (*node.mutable_resources())["CPU"].set_used(0.5);
+  node.add_remarks("memory limits are not enforced here");
   CHECK(Line(NodeJson(node)) ==
         R"({"id": 1, "name": "a", "address": "10.0.0.1", "state": "draining", "reason": null, )"
         R"("labels": {"rack": "r", "zone": "z"}, "resources": {"CPU": {"total": 8, "used": 0.5}, )"
-        R"("memory": {"total": 68719476736, "used": 0}}})");
+        R"("memory": {"total": 68719476736, "used": 0}}, "remarks": ["memory limits are not enforced here"]})");
 }
 
 TEST_CASE("status", "[cli]") {

@@ -376,6 +376,9 @@ void Shim::Impl::Handle(const Exited& event) {
   exit.set_last_output(event.last_output);
   exit.set_log_bytes(event.log_bytes);
   exit.set_memory_peak_bytes(event.memory_peak_bytes);
+  exit.set_out_of_memory(event.out_of_memory);
+  exit.set_memory_bytes_max(event.memory_bytes_max);
+  exit.set_pids_max_reached(event.pids_max_reached);
   exit.set_peer_lost(rank->peer_lost);
   Ended(*rank, std::move(exit));
 }

@@ -58,6 +58,9 @@ struct Exited {  // Reaped; its output is complete.
   std::string last_output;
   std::uint64_t log_bytes = 0;
   std::uint64_t memory_peak_bytes = 0;
+  bool out_of_memory = false;
+  std::uint64_t memory_bytes_max = 0;
+  std::uint64_t pids_max_reached = 0;
 };
 // `rank` is the process at the other end, named by the attempt that it was started in; a hello may claim to be another
 // and is refused. A SendRank or CloseRankSocket that answers a hello is for the connection that said it.

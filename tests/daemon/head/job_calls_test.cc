@@ -145,6 +145,11 @@ TEST_CASE("what the user sees is the rank that failed first by cause", "[head]")
   peer.last_output = "RuntimeError: [..] Connection closed by peer [127.0.0.1]:1\n";
   link::RankEnd memory = HeadDriver::Signal(9);
   memory.out_of_memory = true;
+  link::RankEnd limited = memory;
+  limited.memory_peak_bytes = 2ULL << 30;
+  limited.memory_bytes_max = 2ULL << 30;
+  link::RankEnd bomb = HeadDriver::Code(2);
+  bomb.pids_max_reached = 64;
   link::RankEnd exec;
   exec.start_failed = true;
   exec.exit_code = 127;
@@ -164,6 +169,10 @@ TEST_CASE("what the user sees is the rank that failed first by cause", "[head]")
        {peer, peer, 0, Reason::kExited, 1, "rank 0 on a exited with code 1"},
        {HeadDriver::Code(5), HeadDriver::Stopped(), 0, Reason::kExited, 5, "rank 0 on a exited with code 5"},
        {memory, peer, 0, Reason::kOutOfMemory, 137, "rank 0 on a was killed because memory ran out"},
+       {peer, limited, 1, Reason::kOutOfMemory, 137, "rank 1 on a ran out of memory: used 2 GiB of 2 GiB"},
+       {bomb, peer, 0, Reason::kExited, 2,
+        "rank 0 on a exited with code 2; its job had reached the limit of 64 processes and threads there "
+        "(start --pids-max)"},
        {exec, HeadDriver::Stopped(), 0, Reason::kStartFailed, 127,
         "rank 0 on a could not be executed: exec train: no such file or directory"}}));
   HeadDriver driver;

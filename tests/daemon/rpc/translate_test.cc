@@ -78,7 +78,10 @@ class Draw {
                    .peer_lost = Coin(),
                    .last_output = Word(),
                    .at = WallTime(milliseconds(1 + Below(1'000'000))),
-                   .lost = Coin()};
+                   .lost = Coin(),
+                   .memory_peak_bytes = Below(1 << 20),
+                   .memory_bytes_max = Below(1 << 20),
+                   .pids_max_reached = Below(1 << 20)};
     }
     return facts;
   }
@@ -127,6 +130,7 @@ TEST_CASE("every value survives the wire", "[translate]") {
     reg.port_max = 200;
     reg.ranks = {draw.Facts(), draw.Facts()};
     reg.is_head_node = draw.Coin();
+    reg.remarks = {draw.Word(), draw.Word()};
     CheckRoundTrip(link::AgentToHead{draw.Below(9), draw.Below(9), reg});
     CheckRoundTrip(link::AgentToHead{draw.Below(9), draw.Below(9), link::Heartbeat{}});
     CheckRoundTrip(link::AgentToHead{draw.Below(9), draw.Below(9), link::RankChanged{draw.Facts()}});

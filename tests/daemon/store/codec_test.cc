@@ -34,6 +34,17 @@ TEST_CASE("every field of every record survives the disk", "[store]") {
   CHECK(job.stop_state == JobState::kFailed);
 }
 
+TEST_CASE("the limits that a rank met are kept", "[store]") {
+  head::JobRecord job = SampleJob();
+  link::RankEnd& end = job.attempt.ranks[1].end;
+  end.memory_peak_bytes = 11;
+  end.memory_bytes_max = 12;
+  end.pids_max_reached = 13;
+  const absl::StatusOr<head::Record> back = Decode(head::RecordKind::kJob, Encode(job));
+  REQUIRE(back.ok());
+  CHECK(std::get<head::JobRecord>(*back).attempt.ranks[1].end == end);
+}
+
 TEST_CASE("the bytes of records are frozen", "[store][golden]") {
   CHECK(Hex(Encode(SampleCluster())) == "08011203632d3118022003280530063804");
   CHECK(Hex(Encode(SampleToken())) ==
