@@ -122,6 +122,7 @@ class Agent::Impl {
       case link::SequenceCheck::Verdict::kNext:
         break;
     }
+    unheard_heartbeats_ = 0;
     if (registered != nullptr) {
       TakeRegistered(message.incarnation, *registered);
       return;
@@ -151,7 +152,13 @@ class Agent::Impl {
         WaitForNextTry();
         break;
       case Link::kRegistered:
+        if (unheard_heartbeats_ >= config_.unheard_heartbeats_max) {
+          out_.push_back(CloseHead{fmt::format("no word of the head in {} heartbeats", unheard_heartbeats_)});
+          WaitForNextTry();
+          break;
+        }
         Send(link::Heartbeat{});
+        ++unheard_heartbeats_;
         link_deadline_ = now_.steady + heartbeat_interval_;
         break;
       case Link::kScanning:
@@ -190,6 +197,7 @@ class Agent::Impl {
   void Obey(const link::ForgetJob& forget) { jobs_.ForgetJob(forget.job); }
   void Obey(const link::OpenOutput& open) { out_.push_back(OutputWanted{open}); }
   void Obey(const link::CloseOutput& close) { out_.push_back(OutputUnwanted{close.transfer}); }
+  void Obey(const link::HeartbeatHeard&) {}  // That it came is all that it says.
   void Obey(const link::LeaveCluster& leave) { BeginLeaving(leave.why); }
 
   // ---- The link.
@@ -259,7 +267,8 @@ class Agent::Impl {
   std::uint64_t sent_ = 0;
   link::SequenceCheck received_;
   Duration heartbeat_interval_{0};
-  std::uint32_t tries_ = 0;  // Since the last registration.
+  std::uint32_t unheard_heartbeats_ = 0;  // Since the head's last message.
+  std::uint32_t tries_ = 0;               // Since the last registration.
 
   std::optional<SteadyTime> exit_by_;  // Set while leaving.
   std::string leave_why_;

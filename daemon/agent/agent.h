@@ -26,8 +26,11 @@ struct AgentConfig {
   Duration reconnect_min = std::chrono::milliseconds(50);
   Duration reconnect_max = std::chrono::seconds(1);
   Duration register_timeout = std::chrono::seconds(5);  // From an open stream to Registered.
-  Duration stop_grace = std::chrono::seconds(2);        // When the node stops: SIGTERM, then SIGKILL after this.
-  Duration stop_deadline = std::chrono::seconds(5);     // When the node stops: Exit at the latest.
+  // So many heartbeats with no word of the head in between: the link is dead, and is opened anew. Counted in
+  // heartbeats, so that a stall of this process, in which answers wait to be read, is not taken for the head's silence.
+  std::uint32_t unheard_heartbeats_max = 5;
+  Duration stop_grace = std::chrono::seconds(2);     // When the node stops: SIGTERM, then SIGKILL after this.
+  Duration stop_deadline = std::chrono::seconds(5);  // When the node stops: Exit at the latest.
   std::vector<std::string> base_env;  // KEY=VALUE that every rank inherits (PATH, HOME, USER, LANG, TZ, …).
 };
 

@@ -196,6 +196,8 @@ void Head::Impl::Handle(const AgentMessage& event) {
     }
   } else if (const auto* goodbye = std::get_if<link::Goodbye>(&event.message.body)) {
     OnGoodbye(node, goodbye->why);
+  } else if (std::holds_alternative<link::Heartbeat>(event.message.body)) {
+    SendTo(node, link::HeartbeatHeard{});
   }
 }
 

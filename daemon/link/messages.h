@@ -140,12 +140,15 @@ struct CloseOutput {
 };
 struct LeaveCluster {
   std::string why;
-};  // The head is being stopped: end everything and exit.
+};                         // The head is being stopped: end everything and exit.
+struct HeartbeatHeard {};  // Answers each heartbeat: to an agent, silence means that the link is dead.
 
 struct HeadToAgent {
   Incarnation incarnation = 0;
   std::uint64_t sequence = 0;
-  std::variant<Registered, StartGroup, StopGroup, ForgetRanks, ForgetJob, OpenOutput, CloseOutput, LeaveCluster> body;
+  std::variant<Registered, StartGroup, StopGroup, ForgetRanks, ForgetJob, OpenOutput, CloseOutput, LeaveCluster,
+               HeartbeatHeard>
+      body;
 };
 
 // In-order delivery over anything: duplicates are dropped, a gap means that the stream must be closed and the agent

@@ -533,6 +533,9 @@ absl::StatusOr<link::HeadToAgent> FromProto(const v1::HeadToAgent& proto) {
     case v1::HeadToAgent::kLeave:
       message.body = link::LeaveCluster{proto.leave().why()};
       break;
+    case v1::HeadToAgent::kHeartbeatHeard:
+      message.body = link::HeartbeatHeard{};
+      break;
     case v1::HeadToAgent::BODY_NOT_SET:
       return Wrong("body", "a message of a kind that this version does not know");
   }
@@ -578,9 +581,11 @@ v1::HeadToAgent ToProto(const link::HeadToAgent& message) {
           open.set_follow(body.follow);
         } else if constexpr (std::is_same_v<Body, link::CloseOutput>) {
           proto.mutable_close_output()->set_transfer_id(body.transfer.value);
-        } else {
-          static_assert(std::is_same_v<Body, link::LeaveCluster>);
+        } else if constexpr (std::is_same_v<Body, link::LeaveCluster>) {
           proto.mutable_leave()->set_why(body.why);
+        } else {
+          static_assert(std::is_same_v<Body, link::HeartbeatHeard>);
+          proto.mutable_heartbeat_heard();
         }
       },
       message.body);

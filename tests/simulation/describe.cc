@@ -71,6 +71,7 @@ std::string Text(const link::HeadToAgent& message) {
           [](const link::OpenOutput& open) { return fmt::format("open output {}", open.transfer.value); },
           [](const link::CloseOutput& close) { return fmt::format("close output {}", close.transfer.value); },
           [](const link::LeaveCluster& leave) { return fmt::format("leave: {}", leave.why); },
+          [](const link::HeartbeatHeard&) { return std::string("heartbeat heard"); },
       },
       message.body);
   return fmt::format("inc {} seq {} {}", message.incarnation, message.sequence, body);

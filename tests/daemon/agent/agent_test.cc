@@ -459,6 +459,38 @@ TEST_CASE("heartbeats come at the interval that the head named", "[agent]") {
   CHECK(bench.ToHead<link::Heartbeat>().size() == 1);
 }
 
+TEST_CASE("a link on which the head says nothing is opened anew", "[agent]") {
+  Bench bench;
+  const std::uint32_t most = Bench::Config().unheard_heartbeats_max;
+  SECTION("after so many heartbeats without a word, not before") {
+    for (std::uint32_t beat = 0; beat < most; ++beat) {
+      bench.Advance(2s);
+      CHECK(bench.ToHead<link::Heartbeat>().size() == 1);
+    }
+    bench.Advance(2s);
+    CHECK(bench.Has<CloseHead>());
+    CHECK(bench.ToHead<link::Heartbeat>().empty());
+    CHECK_FALSE(bench.agent.registered());
+    bench.Advance(1s);
+    CHECK(bench.Has<ConnectHead>());
+    bench.Register();
+    bench.Advance(2s);
+    CHECK_FALSE(bench.Has<CloseHead>());  // The count began again.
+  }
+  SECTION("any word of the head begins the count again") {
+    for (std::uint32_t beat = 0; beat < 3 * most; ++beat) {
+      bench.Advance(2s);
+      CHECK_FALSE(bench.Has<CloseHead>());
+      bench.Head(link::HeartbeatHeard{});
+    }
+  }
+  SECTION("a stall of the agent itself is one heartbeat, however long") {
+    bench.Advance(1h);
+    CHECK_FALSE(bench.Has<CloseHead>());
+    CHECK(bench.ToHead<link::Heartbeat>().size() == 1);
+  }
+}
+
 TEST_CASE("head_grace alone lets an absent head end ranks", "[agent]") {
   Bench bench;
   link::StartGroup group = Group(0, {0});

@@ -24,6 +24,14 @@ TEST_CASE("a silent node is suspect after 5 s and takes no work until it is hear
   CHECK(driver.Job(job).state == JobState::kStarting);
 }
 
+TEST_CASE("every heartbeat is answered", "[head][nodes]") {
+  HeadDriver driver;
+  const NodeId a = driver.AddNode("a");
+  driver.Say(a, link::Heartbeat{});
+  driver.Say(a, link::Heartbeat{});
+  CHECK(driver.TakeSent<link::HeartbeatHeard>(a).size() == 2);
+}
+
 TEST_CASE("a node that runs nothing is dead 10 s after its last sign", "[head][nodes]") {
   HeadDriver driver;
   const NodeId a = driver.AddNode("a");

@@ -146,6 +146,7 @@ TEST_CASE("every value survives the wire", "[translate]") {
     CheckRoundTrip(link::HeadToAgent{1, 6, link::OpenOutput{{4}, job, 1, {0, 2}, draw.Coin()}});
     CheckRoundTrip(link::HeadToAgent{1, 7, link::CloseOutput{{4}}});
     CheckRoundTrip(link::HeadToAgent{1, 8, link::LeaveCluster{draw.Word()}});
+    CheckRoundTrip(link::HeadToAgent{1, 9, link::HeartbeatHeard{}});
     const link::RankFacts facts = draw.Facts();
     const auto facts_back = FromProto(ToProto(facts));
     REQUIRE(facts_back.ok());
