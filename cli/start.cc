@@ -200,6 +200,9 @@ class Starter {
     if (!host.empty()) {
       arguments.insert(arguments.end(), {"--host", host});
     }
+    if (!options_.node_ip_address.empty()) {
+      arguments.insert(arguments.end(), {"--node-ip-address", options_.node_ip_address});
+    }
     if (options_.insecure) {
       arguments.emplace_back("--insecure");
     }

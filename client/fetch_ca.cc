@@ -61,6 +61,30 @@ class Deadline {
   std::chrono::steady_clock::time_point at_;
 };
 
+// What a person can do about a connection that does not come about.
+std::string Advice(const HostPort& head, int error) {
+  if (head.host == "localhost" || head.host == "::1" || head.host.starts_with("127.")) {
+    return "that address means this machine itself; give the one that `rayctl start --head` printed";
+  }
+  switch (error) {
+    case ECONNREFUSED:
+      return fmt::format(
+          "nothing listens there, or a firewall refuses port {}; is this the address that `rayctl start --head` "
+          "printed?",
+          head.port);
+    case ETIMEDOUT:
+      return fmt::format(
+          "a firewall on the way may drop port {}, the only one that has to be open, or no machine has "
+          "that address",
+          head.port);
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+      return "no machine there has that address, or no network leads to it";
+    default:
+      return "is this the address that `rayctl start --head` printed?";
+  }
+}
+
 absl::Status Unavailable(const std::string& address, std::string_view why) {
   return absl::UnavailableError(fmt::format("the head at {} does not answer: {}", address, why));
 }
@@ -78,22 +102,22 @@ absl::StatusOr<UniqueFd> ConnectTo(const std::string& address, const Deadline& d
     return Unavailable(address, fmt::format("looking up {}: {}", parts->host, ::gai_strerror(error)));
   }
   const std::unique_ptr<addrinfo, Free> list(found);
-  std::string why = "no address";
+  int why = EADDRNOTAVAIL;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     UniqueFd socket(::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket.valid()) {
-      why = std::strerror(errno);
+      why = errno;
       continue;
     }
     if (::connect(socket.get(), entry->ai_addr, entry->ai_addrlen) == 0) {
       return socket;
     }
     if (errno != EINPROGRESS) {
-      why = std::strerror(errno);
+      why = errno;
       continue;
     }
     if (!deadline.WaitFor(socket.get(), POLLOUT)) {
-      why = "timed out";
+      why = ETIMEDOUT;
       continue;
     }
     int result = 0;
@@ -101,9 +125,9 @@ absl::StatusOr<UniqueFd> ConnectTo(const std::string& address, const Deadline& d
     if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &result, &length) == 0 && result == 0) {
       return socket;
     }
-    why = std::strerror(result);
+    why = result;
   }
-  return Unavailable(address, why);
+  return Unavailable(address, fmt::format("{}; {}", std::strerror(why), Advice(*parts, why)));
 }
 
 absl::StatusOr<std::string> ToPem(X509* certificate) {

@@ -17,6 +17,7 @@ packages_of() {
         libc-ares-dev zlib1g-dev libboost-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libspdlog-dev libfmt-dev \
         libsqlite3-dev libssl-dev catch2
       ;;
+    network) printf '%s\n' iproute2 nftables util-linux ;;
     lint) printf '%s\n' clang-format-14 clang-tidy-14 shellcheck ;;
     peers) printf '%s\n' python3-venv slurm-wlm munge ;;
     clean-room) printf '%s\n' debootstrap util-linux ;;

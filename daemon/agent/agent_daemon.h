@@ -18,8 +18,9 @@ struct AgentOptions {
   std::string shim_program;
   NodeSettings node;
   bool insecure = false;
-  // A start that has not registered by then has failed; one that adopted ranks goes on trying.
-  Duration start_timeout = std::chrono::seconds(5);
+  // A start that has not registered by then has failed; one that adopted ranks goes on trying. Longer than one try, so
+  // that what stands in the way is known.
+  Duration start_timeout = std::chrono::seconds(8);
   int ready_fd = -1;
 };
 

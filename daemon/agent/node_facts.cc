@@ -1,8 +1,6 @@
 #include "daemon/agent/node_facts.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -24,6 +22,7 @@
 #include "base/status_text.h"
 #include "base/unique_fd.h"
 #include "client/endpoint.h"
+#include "daemon/net/addresses.h"
 #include "fmt/format.h"
 #include "worker/process/proc.h"
 
@@ -69,7 +68,6 @@ PortRange EphemeralPorts() {
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-  void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
 };
 
 std::string AddressText(const sockaddr* address) {
@@ -78,29 +76,6 @@ std::string AddressText(const sockaddr* address) {
                           ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr)
                           : static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr);
   return ::inet_ntop(address->sa_family, bytes, text.data(), text.size()) == nullptr ? "" : text.data();
-}
-
-struct Interface {
-  std::string name;
-  std::string address;
-  bool loopback = false;
-};
-
-std::vector<Interface> Interfaces() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) {
-    return {};
-  }
-  const std::unique_ptr<ifaddrs, FreeAddresses> owner(list);
-  std::vector<Interface> found;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const bool internet =
-        entry->ifa_addr != nullptr && (entry->ifa_addr->sa_family == AF_INET || entry->ifa_addr->sa_family == AF_INET6);
-    if (internet && (entry->ifa_flags & IFF_UP) != 0) {
-      found.push_back({entry->ifa_name, AddressText(entry->ifa_addr), (entry->ifa_flags & IFF_LOOPBACK) != 0});
-    }
-  }
-  return found;
 }
 
 // The local end of a connection to the head. UDP: connecting sends nothing, but chooses the route.
@@ -132,11 +107,11 @@ absl::StatusOr<std::string> AddressTowards(const std::string& head_address) {
   return absl::UnavailableError(fmt::format("no route to the head at {}: {}", head_address, why));
 }
 
-absl::StatusOr<Interface> FindInterface(const NodeSettings& settings) {
-  const std::vector<Interface> interfaces = Interfaces();
+absl::StatusOr<net::Interface> FindInterface(const NodeSettings& settings) {
+  const std::vector<net::Interface> interfaces = net::Interfaces();
   const auto with_address = [&interfaces](const std::string& address) {
     return std::find_if(interfaces.begin(), interfaces.end(),
-                        [&address](const Interface& each) { return each.address == address; });
+                        [&address](const net::Interface& each) { return each.address == address; });
   };
   if (!settings.node_ip_address.empty()) {
     const auto it = with_address(settings.node_ip_address);
@@ -155,13 +130,10 @@ absl::StatusOr<Interface> FindInterface(const NodeSettings& settings) {
     return *it;
   }
   // The head is on this machine: other nodes need an address that they can reach.
-  const auto outside = std::find_if(interfaces.begin(), interfaces.end(), [](const Interface& each) {
-    return !each.loopback && each.address.find(':') == std::string::npos;
-  });
-  if (outside != interfaces.end()) {
-    return *outside;
+  if (std::optional<net::Interface> outside = net::ChooseReachable(interfaces)) {
+    return *std::move(outside);
   }
-  return Interface{"lo", std::string(kLoopbackAddress), true};
+  return net::Interface{"lo", std::string(kLoopbackAddress), true};
 }
 
 }  // namespace
@@ -221,7 +193,7 @@ absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const 
   node.is_head_node = settings.is_head_node;
   node.boot_id = process::BootId();
 
-  const absl::StatusOr<Interface> interface = FindInterface(settings);
+  const absl::StatusOr<net::Interface> interface = FindInterface(settings);
   if (!interface.ok()) {
     return interface.status();
   }

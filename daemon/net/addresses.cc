@@ -4,30 +4,65 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
 #include "fmt/format.h"
 
 namespace rayctl::net {
+namespace {
 
-std::string FirstAddress() {
-  ifaddrs* found = nullptr;
-  if (::getifaddrs(&found) == 0) {
-    const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> list(found, &::freeifaddrs);
-    for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
-      const bool usable = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_LOOPBACK) == 0;
-      if (!usable || entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) {
-        continue;
-      }
-      std::array<char, INET_ADDRSTRLEN> text{};
-      const auto* const address = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
-      if (::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size()) != nullptr) {
-        return text.data();
-      }
+bool IsV6(const Interface& interface) { return interface.address.find(':') != std::string::npos; }
+
+// fe80::/10 means something only together with an interface of the machine that uses it.
+bool IsLinkLocal(const Interface& interface) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET6, interface.address.c_str(), &address) == 1 && IN6_IS_ADDR_LINKLOCAL(&address);
+}
+
+}  // namespace
+
+std::vector<Interface> Interfaces() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    return {};
+  }
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  std::vector<Interface> found;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) {
+      continue;
+    }
+    const void* bytes = nullptr;
+    if (entry->ifa_addr->sa_family == AF_INET) {
+      bytes = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
+    } else if (entry->ifa_addr->sa_family == AF_INET6) {
+      bytes = &reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+    }
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    if (bytes != nullptr && ::inet_ntop(entry->ifa_addr->sa_family, bytes, text.data(), text.size()) != nullptr) {
+      found.push_back({entry->ifa_name, text.data(), (entry->ifa_flags & IFF_LOOPBACK) != 0});
     }
   }
-  return "127.0.0.1";
+  return found;
+}
+
+std::optional<Interface> ChooseReachable(const std::vector<Interface>& interfaces) {
+  for (const bool v6 : {false, true}) {
+    const auto it = std::find_if(interfaces.begin(), interfaces.end(), [v6](const Interface& each) {
+      return !each.loopback && IsV6(each) == v6 && !IsLinkLocal(each);
+    });
+    if (it != interfaces.end()) {
+      return *it;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string FirstAddress() {
+  const std::optional<Interface> chosen = ChooseReachable(Interfaces());
+  return chosen ? chosen->address : "127.0.0.1";
 }
 
 bool IsAnyHost(const std::string& host) { return host.empty() || host == "0.0.0.0" || host == "::" || host == "[::]"; }

@@ -1,11 +1,25 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace rayctl::net {
 
-// The first IPv4 address of this machine that is not loopback, in the order of its interfaces; "127.0.0.1" when it has
-// none.
+struct Interface {
+  std::string name;
+  std::string address;
+  bool loopback = false;
+};
+
+// Every address of this machine on an interface that is up, in the system's order.
+std::vector<Interface> Interfaces();
+
+// The one by which other machines reach this one, when nothing says more: the first IPv4 address that is not loopback,
+// else the first IPv6 address that is neither loopback nor valid on one link alone.
+std::optional<Interface> ChooseReachable(const std::vector<Interface>& interfaces);
+
+// The address of ChooseReachable on this machine; "127.0.0.1" when it has none.
 std::string FirstAddress();
 
 // Every address: "", "0.0.0.0", "::".

@@ -253,8 +253,9 @@ class HeadDaemon {
     const bool any = net::IsAnyHost(options_.host);
     const std::string loopback = net::JoinAddress("127.0.0.1", server_->port());
     const std::string local_address = any ? loopback : net::JoinAddress(options_.host, server_->port());
+    const std::string reachable = options_.node_ip_address.empty() ? net::FirstAddress() : options_.node_ip_address;
     const std::string address = options_.insecure && any ? loopback
-                                : any                    ? net::JoinAddress(net::FirstAddress(), server_->port())
+                                : any                    ? net::JoinAddress(reachable, server_->port())
                                                          : local_address;
     server_->set_address(address);
     const std::optional<std::uint64_t> ticks = client::ProcessStartTicks(::getpid());

@@ -10,6 +10,7 @@ struct HeadOptions {
   std::string run_dir;
   std::string host;                          // Empty, 0.0.0.0 or :: is every address.
   std::uint16_t port = 6379;                 // 0 picks one.
+  std::string node_ip_address;               // By which others reach this machine; empty: found.
   std::string dashboard_host = "127.0.0.1";  // Loopback.
   std::uint16_t dashboard_port = 8265;       // 0 picks one.
   bool insecure = false;
