@@ -210,7 +210,9 @@ void Head::Impl::Handle(const AgentClosed& closed) {
   streams_.erase(found);
   NodeRuntime& runtime = runtimes_[node];
   runtime.stream = StreamId{};
-  runtime.stream_state = StreamState::kEndedByAgent;
+  // A crashed agent's system closes its connections at once. One that breaks after a silence was given up by our own
+  // system's time-out: the node may be cut off.
+  runtime.stream_state = runtime.suspect ? StreamState::kEndedByHead : StreamState::kEndedByAgent;
   runtime.stream_ended_at = now_.steady;
   if (nodes_.at(node).state != NodeState::kDead) {
     MarkSuspect(node, "its agent's connection ended");

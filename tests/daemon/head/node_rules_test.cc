@@ -24,6 +24,21 @@ TEST_CASE("a silent node is suspect after 5 s and takes no work until it is hear
   CHECK(driver.Job(job).state == JobState::kStarting);
 }
 
+TEST_CASE("a connection that breaks after a silence is a silent node's, not a crashed agent's", "[head][nodes]") {
+  HeadDriver driver;
+  const NodeId a = driver.AddNode("a");
+  const JobId job = driver.Submit(Spec(1));
+  driver.RunAll(job);
+  const NodeId b = driver.AddNode("b");
+  driver.PassWithHeartbeats(seconds(20), {b});
+  driver.Disconnect(a);  // As TCP's own time-out does behind a cut.
+  driver.PassWithHeartbeats(seconds(9), {b});
+  CHECK(driver.StateOf(a) == NodeState::kSuspect);
+  driver.PassWithHeartbeats(seconds(1), {b});
+  CHECK(driver.StateOf(a) == NodeState::kDead);
+  CHECK(driver.NodeOf(job, 0) == b);
+}
+
 TEST_CASE("every heartbeat is answered", "[head][nodes]") {
   HeadDriver driver;
   const NodeId a = driver.AddNode("a");
