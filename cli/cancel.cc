@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include "cli/call.h"
-#include "cli/json_shapes.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 
@@ -25,7 +25,7 @@ int RunCancel(const Arguments& arguments) {
   if (!response.ok()) {
     return Failed(response.status());
   }
-  Answer(fmt::format("job {} {}\n", response->job_id(), StateName(response->state())));
+  Answer(fmt::format("job {} {}\n", response->job_id(), client::StateName(response->state())));
   return kExitDone;
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "cli/call.h"
-#include "cli/json_shapes.h"
 #include "cli/output.h"
 #include "cli/render.h"
 #include "cli/verbs.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 namespace {
@@ -16,13 +16,7 @@ int DescribeJob(const v1::GetJobResponse& response, Format format) {
     Answer(JobText(response.job(), response.workers()));
     return kExitDone;
   }
-  nlohmann::ordered_json json = JobJson(response.job());
-  json["spec"] = SpecJson(response.job().spec());
-  json["workers"] = nlohmann::ordered_json::array();
-  for (const v1::Worker& worker : response.workers()) {
-    json["workers"].push_back(WorkerJson(worker));
-  }
-  AnswerJson(json);
+  AnswerObject(client::DescriptionJson(response), format);
   return kExitDone;
 }
 
@@ -77,7 +71,7 @@ int RunDescribe(const Arguments& arguments) {
                                    what));
     return kExitRefused;
   }
-  format == Format::kJson ? AnswerJson(NodeJson(*found)) : Answer(NodeText(*found));
+  format == Format::kText ? Answer(NodeText(*found)) : AnswerObject(client::NodeJson(*found), format);
   return kExitDone;
 }
 

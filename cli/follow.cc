@@ -10,8 +10,8 @@
 
 #include "cli/call.h"
 #include "cli/command_line.h"
-#include "cli/json_shapes.h"
 #include "cli/output.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 namespace {
@@ -212,9 +212,9 @@ std::string Obituary(const v1::Job& job, bool output_was_shown) {
   if (status.state() != v1::JOB_STATE_FAILED && status.state() != v1::JOB_STATE_CANCELLED) {
     return {};
   }
-  std::string text = fmt::format("job {} {}", job.id(), StateName(status.state()));
+  std::string text = fmt::format("job {} {}", job.id(), client::StateName(status.state()));
   if (status.reason() != v1::REASON_UNSPECIFIED) {
-    text += "/" + ReasonName(status.reason());
+    text += "/" + client::ReasonName(status.reason());
   }
   if (!status.message().empty()) {
     text += ": " + status.message();

@@ -4,34 +4,23 @@
 #include <algorithm>
 
 #include "cli/call.h"
-#include "cli/json_shapes.h"
 #include "cli/output.h"
 #include "cli/render.h"
 #include "cli/verbs.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 namespace {
 
 constexpr std::uint64_t kJobsShown = 1000;
 
-template <class Messages, class Shape>
-nlohmann::ordered_json ListJson(const char* name, const Messages& messages, Shape shape) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const auto& message : messages) {
-    list.push_back(shape(message));
-  }
-  nlohmann::ordered_json object;
-  object[name] = std::move(list);
-  return object;
-}
-
 int ListNodes(HeadClient& head, Format format) {
   const absl::StatusOr<v1::ListNodesResponse> response = head.ListNodes();
   if (!response.ok()) {
     return Failed(response.status());
   }
-  format == Format::kJson ? AnswerJson(ListJson("nodes", response->nodes(), NodeJson))
-                          : Answer(NodeTable(response->nodes()));
+  format == Format::kText ? Answer(NodeTable(response->nodes()))
+                          : AnswerObject(client::ListJson("nodes", response->nodes(), client::NodeJson), format);
   return kExitDone;
 }
 
@@ -47,8 +36,8 @@ int ListJobs(HeadClient& head, Format format, std::uint64_t limit, const std::ve
   if (!response.ok()) {
     return Failed(response.status());
   }
-  format == Format::kJson ? AnswerJson(ListJson("jobs", response->jobs(), JobJson))
-                          : Answer(JobTable(response->jobs()));
+  format == Format::kText ? Answer(JobTable(response->jobs()))
+                          : AnswerObject(client::ListJson("jobs", response->jobs(), client::JobJson), format);
   if (!response->next_page_token().empty()) {
     Remark(fmt::format("these are the newest {}; --limit shows more", response->jobs_size()));
   }
@@ -64,8 +53,8 @@ int ListWorkers(HeadClient& head, Format format, const std::string& job) {
   if (!response.ok()) {
     return Failed(response.status());
   }
-  format == Format::kJson ? AnswerJson(ListJson("workers", response->workers(), WorkerJson))
-                          : Answer(WorkerTable(response->workers()));
+  format == Format::kText ? Answer(WorkerTable(response->workers()))
+                          : AnswerObject(client::ListJson("workers", response->workers(), client::WorkerJson), format);
   return kExitDone;
 }
 

@@ -13,6 +13,7 @@
 
 #include "base/invariant.h"
 #include "base/json_text.h"
+#include "cli/yaml_text.h"
 
 namespace rayctl::cli {
 namespace {
@@ -31,13 +32,14 @@ std::size_t Width(std::string_view text) {
 }  // namespace
 
 void AddFormatOption(CLI::App& app, Format& format) {
-  static const std::map<std::string, Format> kFormats{{"text", Format::kText}, {"json", Format::kJson}};
+  static const std::map<std::string, Format> kFormats{
+      {"text", Format::kText}, {"json", Format::kJson}, {"yaml", Format::kYaml}};
   app.add_option_function<std::string>(
          "-o,--output", [&format](const std::string& name) { format = kFormats.at(name); },
-         "text or json (default text)")
+         "text, json or yaml (default text)")
       ->type_name("FORMAT")
       ->check([](const std::string& name) {
-        return kFormats.contains(name) ? std::string() : fmt::format("expected text or json, not '{}'", name);
+        return kFormats.contains(name) ? std::string() : fmt::format("expected text, json or yaml, not '{}'", name);
       });
 }
 
@@ -74,8 +76,8 @@ void Remark(std::string_view text) {
   WriteAll(STDERR_FILENO, line);
 }
 
-bool AnswerJson(const nlohmann::ordered_json& value) {
-  return Answer(JsonText(value, NonFinite::kStrings, kJsonIndent) + "\n");
+bool AnswerObject(const nlohmann::ordered_json& value, Format format) {
+  return Answer((format == Format::kYaml ? YamlText(value) : JsonText(value, NonFinite::kStrings, kJsonIndent)) + "\n");
 }
 
 std::string Printable(std::string_view text) {

@@ -12,9 +12,9 @@ class App;
 // What a verb says: answers on stdout, remarks on stderr, straight to the descriptor so that nothing waits in a buffer.
 namespace rayctl::cli {
 
-enum class Format { kText, kJson };
+enum class Format { kText, kJson, kYaml };
 
-// -o, --output text|json.
+// -o, --output text|json|yaml.
 void AddFormatOption(CLI::App& app, Format& format);
 
 // Writes everything, or false once the reader of that descriptor is gone; from then on output is dropped quietly. What
@@ -26,8 +26,8 @@ bool StdoutFailed();
 bool Answer(std::string_view text);
 // One line on stderr: "rayctl: ", the text, a line end. Control characters of foreign text are shown as '?'.
 void Remark(std::string_view text);
-// One JSON object and a line end; NaN and infinities as strings.
-bool AnswerJson(const nlohmann::ordered_json& value);
+// One object, as JSON unless YAML is asked for, and a line end; NaN and infinities as strings.
+bool AnswerObject(const nlohmann::ordered_json& value, Format format);
 
 // Text of others in a table or a line: control characters become '?', so that a job's name cannot steer a terminal.
 std::string Printable(std::string_view text);

@@ -8,8 +8,8 @@
 
 #include "base/resources.h"
 #include "base/units.h"
-#include "cli/json_shapes.h"
 #include "cli/output.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 using ResourceMap = google::protobuf::Map<std::string, v1::NodeResource>;
 
 std::string AmountOf(const std::string& name, double amount) {
-  return name == kMemory ? FormatBytes(static_cast<std::int64_t>(amount)) : AmountText(amount);
+  return name == kMemory ? FormatBytes(static_cast<std::int64_t>(amount)) : client::AmountText(amount);
 }
 
 std::string UsedOfTotal(const ResourceMap& resources, const std::string& name) {
@@ -128,8 +128,8 @@ class Facts {
 };
 
 std::string StateWithReason(const v1::JobStatus& status) {
-  const std::string reason = ReasonName(status.reason());
-  return StateName(status.state()) + (reason.empty() ? "" : "/" + reason);
+  const std::string reason = client::ReasonName(status.reason());
+  return client::StateName(status.state()) + (reason.empty() ? "" : "/" + reason);
 }
 
 }  // namespace
@@ -194,7 +194,7 @@ std::string NodeTable(const google::protobuf::RepeatedPtrField<v1::Node>& nodes)
                {"REASON"}});
   for (const v1::Node& node : nodes) {
     const ResourceMap& resources = node.resources();
-    table.AddRow({std::to_string(node.id()), node.name(), NodeStateName(node.state()), OrDash(node.address()),
+    table.AddRow({std::to_string(node.id()), node.name(), client::NodeStateName(node.state()), OrDash(node.address()),
                   UsedOfTotal(resources, std::string(kCpu)), UsedOfTotal(resources, std::string(kGpu)),
                   resources.contains(std::string(kMemory)) ? UsedOfTotal(resources, std::string(kMemory)) : "-",
                   OrDash(OtherResources(resources)), OrDash(Pairs(node.labels())), OrDash(node.reason())});
@@ -221,7 +221,7 @@ std::string JobTable(const google::protobuf::RepeatedPtrField<v1::Job>& jobs) {
                {"NODES"}});
   for (const v1::Job& job : jobs) {
     const v1::JobStatus& status = job.status();
-    table.AddRow({std::to_string(job.id()), OrDash(job.spec().name()), KindName(job.spec().kind()),
+    table.AddRow({std::to_string(job.id()), OrDash(job.spec().name()), client::KindName(job.spec().kind()),
                   StateWithReason(status), OrDash(status.user()),
                   std::to_string(std::max(1U, job.spec().scaling_config().num_workers())),
                   std::to_string(status.attempt()), std::to_string(status.failures()), Runtime(status),
@@ -248,7 +248,7 @@ std::string WorkerTable(const google::protobuf::RepeatedPtrField<v1::Worker>& wo
     }
     table.AddRow({std::to_string(worker.job_id()), std::to_string(worker.attempt()), std::to_string(worker.rank()),
                   std::to_string(worker.local_rank()), OrDash(worker.node()),
-                  worker.pid() > 0 ? std::to_string(worker.pid()) : "-", WorkerStateName(worker.state()), end});
+                  worker.pid() > 0 ? std::to_string(worker.pid()) : "-", client::WorkerStateName(worker.state()), end});
   }
   return table.Text();
 }
@@ -256,8 +256,9 @@ std::string WorkerTable(const google::protobuf::RepeatedPtrField<v1::Worker>& wo
 std::string TokenTable(const google::protobuf::RepeatedPtrField<v1::Token>& tokens) {
   Table table({{"NAME"}, {"ROLE"}, {"CREATED"}, {"EXPIRES"}});
   for (const v1::Token& token : tokens) {
-    table.AddRow({token.name(), RoleName(token.role()), token.has_created_at() ? TimeText(token.created_at()) : "-",
-                  token.has_expires_at() ? TimeText(token.expires_at()) : "never"});
+    table.AddRow({token.name(), client::RoleName(token.role()),
+                  token.has_created_at() ? client::TimeText(token.created_at()) : "-",
+                  token.has_expires_at() ? client::TimeText(token.expires_at()) : "never"});
   }
   return table.Text();
 }
@@ -268,7 +269,7 @@ std::string JobText(const v1::Job& job, const google::protobuf::RepeatedPtrField
   Facts facts;
   facts.Add("id", std::to_string(job.id()))
       .Add("name", spec.name())
-      .Add("kind", KindName(spec.kind()))
+      .Add("kind", client::KindName(spec.kind()))
       .Add("state", StateWithReason(status))
       .Add("message", status.message())
       .Add("exit code", status.has_exit_code() ? std::to_string(status.exit_code()) : "")
@@ -283,9 +284,9 @@ std::string JobText(const v1::Job& job, const google::protobuf::RepeatedPtrField
       .Add("workers", std::to_string(std::max(1U, spec.scaling_config().num_workers())))
       .Add("nodes", Joined(status.nodes()))
       .Add("path", status.path())
-      .Add("submitted", status.has_submitted_at() ? TimeText(status.submitted_at()) : "")
-      .Add("started", status.has_started_at() ? TimeText(status.started_at()) : "")
-      .Add("ended", status.has_ended_at() ? TimeText(status.ended_at()) : "")
+      .Add("submitted", status.has_submitted_at() ? client::TimeText(status.submitted_at()) : "")
+      .Add("started", status.has_started_at() ? client::TimeText(status.started_at()) : "")
+      .Add("ended", status.has_ended_at() ? client::TimeText(status.ended_at()) : "")
       .Add("entrypoint", spec.entrypoint())
       .Add("command", CommandText(spec.argv()));
   std::map<std::string, double> amounts(spec.scaling_config().resources_per_worker().amounts().begin(),
@@ -309,11 +310,11 @@ std::string NodeText(const v1::Node& node) {
   facts.Add("id", std::to_string(node.id()))
       .Add("name", node.name())
       .Add("address", node.address())
-      .Add("state", NodeStateName(node.state()))
+      .Add("state", client::NodeStateName(node.state()))
       .Add("reason", node.reason())
       .Add("labels", Pairs(node.labels()))
       .Add("version", node.version())
-      .Add("last seen", node.has_last_seen_at() ? TimeText(node.last_seen_at()) : "");
+      .Add("last seen", node.has_last_seen_at() ? client::TimeText(node.last_seen_at()) : "");
   std::map<std::string, std::string> amounts;
   for (const auto& [name, resource] : node.resources()) {
     amounts[name] = UsedOfTotal(node.resources(), name);

@@ -318,15 +318,16 @@ class Starter {
   void Announce() const {
     const std::string& address = is_head_node_ ? head_.ready.address : options_.address;
     const std::string token_file = is_head_node_ && !options_.insecure ? JoinTokenFile() : std::string();
-    if (options_.format == Format::kJson) {
+    if (options_.format != Format::kText) {
       const auto text = [](const std::string& value) {
         return value.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
       };
-      AnswerJson({{"address", address},
-                  {"dashboard_url", text(head_.ready.dashboard_url)},
-                  {"token_file", text(token_file)},
-                  {"state_dir", state_dir_},
-                  {"node_id", agent_.ready.node_id}});
+      AnswerObject({{"address", address},
+                    {"dashboard_url", text(head_.ready.dashboard_url)},
+                    {"token_file", text(token_file)},
+                    {"state_dir", state_dir_},
+                    {"node_id", agent_.ready.node_id}},
+                   options_.format);
     } else if (is_head_node_) {
       Answer(fmt::format("address: {}\ndashboard: {}\njoin: rayctl start --address={}{}\n", address,
                          head_.ready.dashboard_url, address, token_file.empty() ? "" : " --token-file=" + token_file));

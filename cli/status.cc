@@ -3,10 +3,10 @@
 #include <map>
 
 #include "cli/call.h"
-#include "cli/json_shapes.h"
 #include "cli/output.h"
 #include "cli/render.h"
 #include "cli/verbs.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 
@@ -33,8 +33,8 @@ int RunStatus(const Arguments& arguments) {
   for (const std::string& remark : status->remarks()) {
     Remark(remark);
   }
-  if (format == Format::kJson) {
-    AnswerJson(StatusJson(*status));
+  if (format != Format::kText) {
+    AnswerObject(client::StatusJson(*status), format);
   } else {
     Answer(StatusText(*status, verbose));
   }

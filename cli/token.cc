@@ -6,10 +6,10 @@
 #include "base/status_text.h"
 #include "base/units.h"
 #include "cli/call.h"
-#include "cli/json_shapes.h"
 #include "cli/output.h"
 #include "cli/render.h"
 #include "cli/verbs.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 namespace {
@@ -65,10 +65,10 @@ int Create(const Arguments& arguments) {
   if (!response.ok()) {
     return Failed(response.status());
   }
-  if (format == Format::kJson) {
-    nlohmann::ordered_json json = TokenJson(response->token());
+  if (format != Format::kText) {
+    nlohmann::ordered_json json = client::TokenJson(response->token());
     json["token"] = response->secret();
-    AnswerJson(json);
+    AnswerObject(json, format);
   } else {
     Answer(response->secret() + "\n");
   }
@@ -93,12 +93,8 @@ int List(const Arguments& arguments) {
   if (!response.ok()) {
     return Failed(response.status());
   }
-  if (format == Format::kJson) {
-    nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
-    for (const v1::Token& token : response->tokens()) {
-      tokens.push_back(TokenJson(token));
-    }
-    AnswerJson({{"tokens", std::move(tokens)}});
+  if (format != Format::kText) {
+    AnswerObject(client::ListJson("tokens", response->tokens(), client::TokenJson), format);
   } else {
     Answer(TokenTable(response->tokens()));
   }

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include "cli/call.h"
-#include "cli/json_shapes.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 namespace {
@@ -36,8 +36,8 @@ int RunVersion(const Arguments& arguments) {
     version = response->version();
     api = response->api();
   }
-  if (format == Format::kJson) {
-    AnswerJson({{"version", version}, {"api", api}});
+  if (format != Format::kText) {
+    AnswerObject({{"version", version}, {"api", api}}, format);
   } else {
     Answer(fmt::format("rayctl {}\n", version));
   }

@@ -25,7 +25,8 @@ int HeadMain(int argc, char** argv) {
   app.add_option("--host", options.host, "Address to listen on; every address when not given");
   app.add_option("--port", options.port, "Port for agents and clients; 0 picks one");
   app.add_option("--node-ip-address", options.node_ip_address, "Of this machine, as others reach it");
-  app.add_option("--dashboard-host", options.dashboard_host, "Loopback address of the page");
+  app.add_option("--dashboard-host", options.dashboard_host,
+                 "Address of the page and the REST API; HTTPS unless it is loopback");
   app.add_option("--dashboard-port", options.dashboard_port, "Port of the page; 0 picks one");
   app.add_flag("--insecure", options.insecure, "Plain text on loopback, everybody is an admin");
   app.add_option("--ready-fd", options.ready_fd, "Where to say that it is ready");

@@ -22,7 +22,9 @@ MAY = {
     "daemon/agent": ["base", "worker/process", "worker/shim", "client", "daemon/link", "daemon/rpc"],
     "daemon/store": ["base", "daemon/link", "daemon/head"],
     "daemon/rpc": ["base", "scheduler", "client", "worker/process", "daemon/link", "daemon/head", "daemon/agent",
-                   "daemon/store"],
+                   "daemon/store", "daemon/net", "daemon/web"],
+    "daemon/net": ["base"],
+    "daemon/web": ["base", "daemon/net"],
 }
 # What decides names nothing that waits, writes or speaks to the network.
 PURE = ["base", "scheduler", "daemon/link", "daemon/head", "daemon/agent"]

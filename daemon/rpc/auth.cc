@@ -144,6 +144,18 @@ grpc::Status TokenTable::Find(std::string_view bearer, WallTime now, Caller& cal
   return grpc::Status::OK;
 }
 
+absl::Status Gatekeeper::MayLook(std::string_view bearer) const {
+  Caller caller;
+  if (const grpc::Status found = tokens_->Find(bearer, clock_->Read().wall, caller); !found.ok()) {
+    return absl::UnauthenticatedError(found.error_message());
+  }
+  if (caller.kind == CallerKind::kJoin) {
+    return absl::PermissionDeniedError(
+        "a join token only lets machines join; `rayctl token create --role viewer` makes one that may look");
+  }
+  return absl::OkStatus();
+}
+
 grpc::Status Gatekeeper::Identify(const InputMetadata& metadata, const grpc::AuthContext& context,
                                   Caller& caller) const {
   const auto authorization = metadata.find(client::kAuthorizationKey);

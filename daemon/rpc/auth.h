@@ -11,6 +11,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/states.h"
@@ -81,6 +82,9 @@ class Gatekeeper final : public grpc::AuthMetadataProcessor {
   // Who calls; UNAUTHENTICATED where nobody known does. Handlers ask again: the AuthContext belongs to the connection,
   // which carries calls of several callers, so nothing about one call may be kept in it.
   grpc::Status Identify(const InputMetadata& metadata, const grpc::AuthContext& context, Caller& caller) const;
+  // Whether the token of a request by HTTP lets its holder look: a viewer's, a user's or an admin's does.
+  // UNAUTHENTICATED, PERMISSION_DENIED: with what to do.
+  absl::Status MayLook(std::string_view bearer) const;
 
  private:
   std::shared_ptr<const TokenTable> tokens_;

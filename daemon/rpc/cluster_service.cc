@@ -12,6 +12,16 @@
 #include "rayctl/v1/token.grpc.pb.h"
 
 namespace rayctl::rpc {
+
+void ServiceContext::FillOwn(::rayctl::v1::GetStatusResponse& response) const {
+  response.set_address(options.address);
+  response.set_version(options.version);
+  *response.mutable_started_at() = ToProto(options.started_at);
+  if (const absl::Status& journal = loop.journal_status(); !journal.ok()) {
+    // What ended meanwhile is shown, for it is so, though a head that died now would learn of it from the agents again.
+    response.add_remarks(Text(journal));
+  }
+}
 namespace {
 
 // Stands for the CA's hash in tokens of a head that has no CA.
@@ -24,15 +34,8 @@ class ClusterService final : public v1::ClusterService::CallbackService {
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* call, const v1::GetStatusRequest*,
                                       v1::GetStatusResponse* response) override {
     return OnLoop(services_, call, [this, response](const Caller&, const Finish& finish) {
-      response->set_address(services_.options.address);
-      response->set_version(services_.options.version);
-      *response->mutable_started_at() = ToProto(services_.options.started_at);
+      services_.FillOwn(*response);
       FillStatus(services_.loop.head(), *response);
-      if (const absl::Status& journal = services_.loop.journal_status(); !journal.ok()) {
-        // What ended meanwhile is shown, for it is so, though a head that died now would learn of it from the agents
-        // again.
-        response->add_remarks(Text(journal));
-      }
       finish(absl::OkStatus());
     });
   }

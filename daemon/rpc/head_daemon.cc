@@ -232,11 +232,19 @@ class HeadDaemon {
       return server.status();
     }
     server_ = *std::move(server);
-    absl::StatusOr<std::unique_ptr<web::WebServer>> web = web::WebServer::Start({.host = options_.dashboard_host,
-                                                                                 .port = options_.dashboard_port,
-                                                                                 .version = options_.version,
-                                                                                 .api = kApiVersion},
-                                                                                io_);
+    web::WebOptions web_options{.host = options_.dashboard_host,
+                                .port = options_.dashboard_port,
+                                .version = options_.version,
+                                .api = kApiVersion,
+                                .insecure = options_.insecure};
+    if (authority_) {
+      web_options.tls = {identity_.certificate_pem + authority_->identity().certificate_pem, identity_.key_pem};
+    }
+    absl::StatusOr<std::unique_ptr<web::WebServer>> web =
+        web::WebServer::Start(std::move(web_options),
+                              {.read = [this](std::string_view path) { return server_->WebJson(path); },
+                               .check_token = [this](std::string_view bearer) { return server_->MayLook(bearer); }},
+                              io_);
     if (!web.ok()) {
       return web.status();
     }

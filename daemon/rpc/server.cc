@@ -14,6 +14,7 @@
 #include "client/channel.h"
 #include "daemon/net/port_owner.h"
 #include "daemon/rpc/service_context.h"
+#include "daemon/rpc/web_api.h"
 #include "fmt/format.h"
 
 namespace rayctl::rpc {
@@ -125,6 +126,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Hea
 std::uint16_t Server::port() const { return static_cast<std::uint16_t>(impl_->port); }
 
 void Server::set_address(std::string address) { impl_->options.address = std::move(address); }
+
+absl::StatusOr<std::string> Server::WebJson(std::string_view path) const {
+  ::rayctl::v1::GetStatusResponse status;
+  impl_->services.FillOwn(status);
+  return WebApiJson(impl_->services.loop.head(), path, std::move(status));
+}
+
+absl::Status Server::MayLook(std::string_view bearer) const {
+  return impl_->services.gatekeeper == nullptr ? absl::OkStatus() : impl_->services.gatekeeper->MayLook(bearer);
+}
 
 std::size_t Server::agents() const { return impl_->agents.connections->size(); }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
@@ -36,6 +37,10 @@ class Server {
 
   std::uint16_t port() const;
   void set_address(std::string address);
+
+  // For the web: the JSON of a path below /api/v1/ (web_api.h), and whether a token lets its holder read it.
+  absl::StatusOr<std::string> WebJson(std::string_view path) const;
+  absl::Status MayLook(std::string_view bearer) const;
 
   // Agents that are connected now; `handler` runs once there is none.
   std::size_t agents() const;

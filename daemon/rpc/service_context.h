@@ -16,6 +16,7 @@
 #include "daemon/rpc/follow.h"
 #include "daemon/rpc/head_loop.h"
 #include "daemon/rpc/server.h"
+#include "rayctl/v1/cluster.pb.h"
 
 namespace rayctl::rpc {
 
@@ -27,6 +28,8 @@ struct ServiceContext {
   const Authority* authority = nullptr;    // Null with --insecure.
   std::shared_ptr<Gatekeeper> gatekeeper;  // Null with --insecure.
 
+  // Address, version, begin and remarks: what only the daemon knows.
+  void FillOwn(::rayctl::v1::GetStatusResponse& response) const;
   grpc::Status Identify(const grpc::CallbackServerContext& call, Caller& caller) const {
     if (gatekeeper == nullptr) {
       caller = InsecureCaller(call.client_metadata());

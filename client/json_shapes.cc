@@ -1,4 +1,4 @@
-#include "cli/json_shapes.h"
+#include "client/json_shapes.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "base/resources.h"
 #include "base/units.h"
 
-namespace rayctl::cli {
+namespace rayctl::client {
 namespace {
 
 using nlohmann::ordered_json;
@@ -226,4 +226,14 @@ ordered_json TokenJson(const v1::Token& token) {
           {"expires_at", TimeJson(token.has_expires_at(), token.expires_at())}};
 }
 
-}  // namespace rayctl::cli
+nlohmann::ordered_json DescriptionJson(const v1::GetJobResponse& description) {
+  ordered_json json = JobJson(description.job());
+  json["spec"] = SpecJson(description.job().spec());
+  json["workers"] = ordered_json::array();
+  for (const v1::Worker& worker : description.workers()) {
+    json["workers"].push_back(WorkerJson(worker));
+  }
+  return json;
+}
+
+}  // namespace rayctl::client

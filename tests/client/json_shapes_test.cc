@@ -1,15 +1,15 @@
-#include "cli/json_shapes.h"
+#include "client/json_shapes.h"
 
 #include <catch2/catch.hpp>
 
 #include "base/json_text.h"
 
-namespace rayctl::cli {
+namespace rayctl::client {
 namespace {
 
 std::string Line(const nlohmann::ordered_json& json) { return JsonText(json, NonFinite::kStrings); }
 
-TEST_CASE("a job that waits has every field, and null where nothing is set", "[cli]") {
+TEST_CASE("a job that waits has every field, and null where nothing is set", "[json_shapes]") {
   v1::Job job;
   job.set_id(3);
   job.mutable_spec()->set_kind(v1::JOB_KIND_COMMAND);
@@ -23,7 +23,7 @@ TEST_CASE("a job that waits has every field, and null where nothing is set", "[c
         R"("started_at": null, "ended_at": null})");
 }
 
-TEST_CASE("a job that ended", "[cli]") {
+TEST_CASE("a job that ended", "[json_shapes]") {
   v1::Job job;
   job.set_id(4);
   job.mutable_spec()->set_name("n");
@@ -49,7 +49,7 @@ TEST_CASE("a job that ended", "[cli]") {
         R"("ended_at": null})");
 }
 
-TEST_CASE("a worker", "[cli]") {
+TEST_CASE("a worker", "[json_shapes]") {
   v1::Worker worker;
   worker.set_job_id(4);
   worker.set_rank(1);
@@ -60,7 +60,7 @@ TEST_CASE("a worker", "[cli]") {
         R"("exit_code": null, "signal": null})");
 }
 
-TEST_CASE("a node: sorted names, whole amounts as integers", "[cli]") {
+TEST_CASE("a node: sorted names, whole amounts as integers", "[json_shapes]") {
   v1::Node node;
   node.set_id(1);
   node.set_name("a");
@@ -78,7 +78,7 @@ TEST_CASE("a node: sorted names, whole amounts as integers", "[cli]") {
         R"("memory": {"total": 68719476736, "used": 0}}, "remarks": ["memory limits are not enforced here"]})");
 }
 
-TEST_CASE("status", "[cli]") {
+TEST_CASE("status", "[json_shapes]") {
   v1::GetStatusResponse status;
   status.set_address("10.0.0.1:6379");
   status.set_version("0.1.0");
@@ -97,7 +97,7 @@ TEST_CASE("status", "[cli]") {
         R"("waiting": [{"id": 2, "name": "w", "reason": "why"}]})");
 }
 
-TEST_CASE("a spec reads like the job file it came from", "[cli]") {
+TEST_CASE("a spec reads like the job file it came from", "[json_shapes]") {
   v1::JobSpec spec;
   spec.set_entrypoint("e");
   spec.set_train_loop_config_json(R"({"lr": NaN, "n": 1, "x": 1.0})");
@@ -112,9 +112,9 @@ TEST_CASE("a spec reads like the job file it came from", "[cli]") {
   CHECK(json["agent_grace"].is_null());
 }
 
-TEST_CASE("a state that this version does not know shows its number", "[cli]") {
+TEST_CASE("a state that this version does not know shows its number", "[json_shapes]") {
   CHECK(StateName(static_cast<v1::JobState>(42)) == "42");
 }
 
 }  // namespace
-}  // namespace rayctl::cli
+}  // namespace rayctl::client
