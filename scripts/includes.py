@@ -19,7 +19,7 @@ MAY = {
     "cli": ["base", "client"],
     "daemon/link": ["base", "scheduler"],
     "daemon/head": ["base", "scheduler", "daemon/link"],
-    "daemon/agent": ["base", "worker/process", "worker/shim", "client", "daemon/link", "daemon/rpc"],
+    "daemon/agent": ["base", "worker/process", "worker/shim", "client", "daemon/link", "daemon/net", "daemon/rpc"],
     "daemon/store": ["base", "daemon/link", "daemon/head"],
     "daemon/rpc": ["base", "scheduler", "client", "worker/process", "daemon/link", "daemon/head", "daemon/agent",
                    "daemon/store", "daemon/net", "daemon/web"],
