@@ -38,6 +38,7 @@ struct StartOptions {
   std::string dashboard_host = "127.0.0.1";
   std::uint16_t dashboard_port = kDashboardPort;
   std::optional<double> num_cpus;
+  std::optional<std::uint64_t> pids_max;
   std::optional<double> num_gpus;
   std::string resources;
   std::string labels;
@@ -240,6 +241,7 @@ class Starter {
     add("--resources", options_.resources);
     add("--labels", options_.labels);
     add("--node-ip-address", options_.node_ip_address);
+    add("--pids-max", options_.pids_max ? fmt::format("{}", *options_.pids_max) : "");
     if (options_.insecure) {
       arguments.emplace_back("--insecure");
     }
@@ -456,6 +458,10 @@ int RunStart(const Arguments& arguments) {
   line.add_option("--node-name", options.node_name, "Name of this node (default the host's)")->type_name("NAME");
   line.add_option("--node-ip-address", options.node_ip_address, "Address at which other nodes reach this one")
       ->type_name("IP");
+  line.add_option("--pids-max", options.pids_max,
+                  "Processes and threads of one job on this node (default a quarter of the kernel's limit)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   line.add_option("--state-dir", options.state_dir, "Folder of this node's state (default RAYCTL_STATE_DIR)")
       ->type_name("PATH");
   line.add_option("--token", options.token, "Join token (default RAYCTL_TOKEN)")->type_name("TOKEN");

@@ -20,6 +20,7 @@ int AgentMain(int argc, char** argv) {
 
   agent::AgentOptions options;
   double num_cpus = 0;
+  std::uint64_t pids_max = 0;
   CLI::App app{"The daemon of one node; `rayctl start` runs it.", "rayctl agent"};
   app.add_option("--state-dir", options.state_dir, "What outlives a restart")->required();
   app.add_option("--run-dir", options.run_dir, "Sockets and what says that it runs")->required();
@@ -32,6 +33,7 @@ int AgentMain(int argc, char** argv) {
   app.add_option("--resources", options.node.resources_json, "Other resources, as JSON: {\"license\": 2}");
   app.add_option("--labels", options.node.labels, "KEY=VALUE,...");
   app.add_option("--node-ip-address", options.node.node_ip_address, "Of this node, as others reach it");
+  CLI::Option* const pids = app.add_option("--pids-max", pids_max, "Processes and threads of one job here");
   app.add_flag("--insecure", options.insecure, "Plain text, for a head on loopback");
   app.add_option("--shim", options.shim_program, "Path of rayctl-shim")->required();
   app.add_option("--ready-fd", options.ready_fd, "Where to say that it is ready");
@@ -44,6 +46,9 @@ int AgentMain(int argc, char** argv) {
   }
   if (cpus->count() != 0) {
     options.node.num_cpus = num_cpus;
+  }
+  if (pids->count() != 0) {
+    options.pids_max = pids_max;
   }
   options.node.head_address = options.address;
   return agent::RunAgent(options);

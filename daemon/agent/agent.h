@@ -31,6 +31,7 @@ struct AgentConfig {
   std::uint32_t unheard_heartbeats_max = 5;
   Duration stop_grace = std::chrono::seconds(2);     // When the node stops: SIGTERM, then SIGKILL after this.
   Duration stop_deadline = std::chrono::seconds(5);  // When the node stops: Exit at the latest.
+  std::uint64_t pids_max = 0;         // Processes and threads of one job here; 0: as many as there can be.
   std::vector<std::string> base_env;  // KEY=VALUE that every rank inherits (PATH, HOME, USER, LANG, TZ, …).
 };
 

@@ -97,6 +97,7 @@ class AgentDaemon {
     config.node_name = options.node_name;
     config.pid = ::getpid();
     config.seed = std::random_device()();
+    config.pids_max = options.pids_max.value_or(DefaultPidsMax());
     config.base_env = InheritedEnvironment();
     return config;
   }

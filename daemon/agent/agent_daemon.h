@@ -1,6 +1,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -17,6 +19,7 @@ struct AgentOptions {
   std::string node_name;
   std::string shim_program;
   NodeSettings node;
+  std::optional<std::uint64_t> pids_max;  // Not given: DefaultPidsMax().
   bool insecure = false;
   // A start that has not registered by then has failed; one that adopted ranks goes on trying. Longer than one try, so
   // that what stands in the way is known.

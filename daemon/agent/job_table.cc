@@ -47,6 +47,7 @@ void JobTable::Start(const link::StartGroup& group, Now now) {
     checks_port = checks_port || (group.checks_master_port && assignment.rank == 0);
     rank.facts.key = {group.job, group.attempt, assignment.rank};
     rank.start = MakeRankStart(config_.registration, config_.base_env, paths, group, assignment);
+    rank.start.set_pids_max(config_.pids_max);
     rank.place = Place::kWaitsForPort;
   }
   if (!added_any) {

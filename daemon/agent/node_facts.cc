@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -24,6 +25,7 @@
 #include "client/endpoint.h"
 #include "daemon/net/addresses.h"
 #include "fmt/format.h"
+#include "worker/process/cgroups.h"
 #include "worker/process/proc.h"
 
 extern char** environ;
@@ -192,6 +194,7 @@ absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const 
   node.version = version;
   node.is_head_node = settings.is_head_node;
   node.boot_id = process::BootId();
+  node.remarks = process::CgroupRemarks(process::FindCgroupParents(process::ReadCgroupLayout()));
 
   const absl::StatusOr<net::Interface> interface = FindInterface(settings);
   if (!interface.ok()) {
@@ -235,6 +238,15 @@ absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const 
   node.port_min = ports.min;
   node.port_max = ports.max;
   return node;
+}
+
+std::uint64_t DefaultPidsMax() {
+  constexpr std::uint64_t kShare = 4;  // One job leaves most of what there is to the others.
+  std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
+  for (const char* const file : {"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"}) {
+    all = std::min(all, process::CgroupNumber(file).value_or(all));
+  }
+  return all == std::numeric_limits<std::uint64_t>::max() ? 0 : all / kShare;
 }
 
 std::vector<std::string> InheritedEnvironment() {

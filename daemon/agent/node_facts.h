@@ -36,6 +36,9 @@ struct PortRange {
 // Ports for MASTER_PORT outside the ephemeral range, from which the kernel takes ports for outgoing connections.
 PortRange PortsOutside(PortRange ephemeral);
 
+// How many processes and threads one job may have here when nobody says: a quarter of what the kernel allows.
+std::uint64_t DefaultPidsMax();
+
 // What every rank inherits of this process's environment: all but what belongs to rayctl's own daemons.
 std::vector<std::string> InheritedEnvironment();
 

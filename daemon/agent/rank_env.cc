@@ -167,6 +167,9 @@ std::vector<std::string> RankEnvironment(const link::Register& node, const std::
   for (std::string& entry : RankEnvironment(node, base_env, paths, group, rank)) {
     start.add_env(std::move(entry));
   }
+  start.set_memory_bytes_max(
+      static_cast<std::uint64_t>(std::max<std::int64_t>(0, group.spec.resources_per_worker.Get(kMemory).raw)) /
+      Amount::kUnit);
   start.set_working_dir(paths.work_dir);
   start.set_log_path(paths.RankLog(group.attempt, rank.rank));
   ::rayctl::local::v1::RankContext* context = start.mutable_context();

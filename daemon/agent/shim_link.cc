@@ -31,6 +31,7 @@
 #include "daemon/agent/leftovers.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
+#include "worker/process/cgroups.h"
 #include "worker/process/frame.h"
 #include "worker/process/proc.h"
 #include "worker/shim/state_file.h"
@@ -401,6 +402,12 @@ std::string ShimLink::RankSocket(JobId job) const {
 }
 
 void ShimLink::KillLeftoversOf(JobId job, pid_t shim) const {
+  const shim::ShimState state = StateInFile(StateFile(job));
+  for (const std::string& folder : state.header.cgroups()) {
+    if (const absl::Status ended = process::EndCgroup(folder); !ended.ok()) {
+      spdlog::error("cgroup of a dead shim left behind job={} why={}", job.value, Text(ended));
+    }
+  }
   if (const std::size_t killed = KillLeftovers(shim, RankSocket(job)); killed != 0) {
     spdlog::warn("what a dead shim's ranks left running was killed job={} pid={} processes={}", job.value, shim,
                  killed);

@@ -110,6 +110,7 @@ class Cluster:
             self.env[options] = f"{self.env.get(options, '')} log_path={self.findings_dir}/report".strip()
         self.env["LSAN_OPTIONS"] = f"suppressions={LEAK_SUPPRESSIONS} print_suppressions=0"
         self.agents = []
+        self.prefix = []  # Words before the program of every `start`, such as one that enters a namespace.
         self.address = None
         self.started = None
         if start:
@@ -130,7 +131,8 @@ class Cluster:
             environment["RAYCTL_ADDRESS"] = self.address
         environment.update(env or {})
         try:
-            return Result(subprocess.run([RAYCTL, *map(str, args)], env=environment, capture_output=True, text=True,
+            prefix = self.prefix if args[0] == "start" else []
+            return Result(subprocess.run([*prefix, RAYCTL, *map(str, args)], env=environment, capture_output=True, text=True,
                                          timeout=timeout, stdin=stdin, check=False, cwd=self.folder))
         except subprocess.TimeoutExpired as late:
             raise AssertionError(f"{late}\n--- stdout\n{late.stdout}\n--- stderr\n{late.stderr}\n{self.logs()}") from late

@@ -17,6 +17,7 @@ struct SpawnOptions {
   std::vector<std::string> argv;          // argv[0] without a slash is looked up in the PATH of `env`.
   std::vector<std::string> env;           // KEY=VALUE, the whole environment.
   std::string working_dir;                // Made if absent (0700); empty: the caller's.
+  std::string cgroup;                     // A folder of v2 that the child begins in; empty: the caller's.
   std::vector<std::string> cgroup_procs;  // The child writes itself into these before exec.
   int stdout_fd = -1;                     // Given instead of a pipe of our own.
   int stderr_fd = -1;

@@ -21,7 +21,8 @@ bool Names(const std::string& variable, std::string_view name) {
 }  // namespace
 
 std::unique_ptr<RankProcess> RankProcess::Start(const RankRef& rank, const local::RankStart& start,
-                                                const std::string& socket_path, const std::string& mark, Deps deps) {
+                                                const std::string& socket_path, const std::string& mark,
+                                                const process::JobCgroup::Place& place, Deps deps) {
   const auto fail = [&](const absl::Status& why) {
     deps.deliver(SpawnFailed{rank, process::kNotExecutable, std::string(why.message())});
     return nullptr;
@@ -41,7 +42,9 @@ std::unique_ptr<RankProcess> RankProcess::Start(const RankRef& rank, const local
   options.env.push_back(std::string(kSocketVariable) + "=" + socket_path);
   options.env.push_back(std::string(kMarkVariable) + "=" + mark);
   options.working_dir = start.working_dir();
-  options.cgroup_procs.assign(start.cgroup_procs().begin(), start.cgroup_procs().end());
+  options.cgroup = place.clone_into;
+  options.cgroup_procs = place.task_files;
+  options.cgroup_procs.insert(options.cgroup_procs.end(), start.cgroup_procs().begin(), start.cgroup_procs().end());
   absl::StatusOr<process::WorkerProcess> process = process::WorkerProcess::Spawn(options);
   if (!process.ok()) {
     return fail(process.status());

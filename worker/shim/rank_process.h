@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "worker/process/job_cgroup.h"
 #include "worker/process/output_log.h"
 #include "worker/process/worker_process.h"
 #include "worker/shim/event_loop.h"
@@ -29,7 +30,8 @@ class RankProcess {
 
   // After SpawnFailed (delivered before this returns) there is no process and nullptr comes back.
   static std::unique_ptr<RankProcess> Start(const RankRef& rank, const local::RankStart& start,
-                                            const std::string& socket_path, const std::string& mark, Deps deps);
+                                            const std::string& socket_path, const std::string& mark,
+                                            const process::JobCgroup::Place& place, Deps deps);
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 
@@ -20,6 +21,22 @@ namespace rayctl::shim {
 namespace {
 
 constexpr std::uint32_t kStateVersion = 1;
+// FNV-1a.
+constexpr std::uint64_t kHashBasis = 0xcbf29ce484222325ULL;
+constexpr std::uint64_t kHashPrime = 0x100000001b3ULL;
+
+// Of this job of this state folder on this machine: whoever has the folder finds it again, nobody else has it.
+std::string JobCgroupName(const std::string& state_dir, JobId job) {
+  struct stat info {};
+  ::stat(state_dir.c_str(), &info);  // It was made before; if not, zeros and the path name it as well.
+  std::uint64_t hash = kHashBasis;
+  for (const char byte : state_dir + ":" + std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino)) {
+    hash = (hash ^ static_cast<unsigned char>(byte)) * kHashPrime;
+  }
+  std::array<char, 17> digits{};
+  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(hash));
+  return std::string(process::kCgroupPrefix) + digits.data() + "-" + std::to_string(job.value);
+}
 
 absl::Status CheckFolder(const std::string& path) {
   struct stat info {};
@@ -54,12 +71,24 @@ absl::Status Loop::Prepare() {
   header.set_shim_start_ticks(process::StartTicks(::getpid()));
   header.set_job_id(options_.job.value);
   header.set_boot_id(process::BootId());
+  cgroup_.emplace(process::FindCgroupParents(process::ReadCgroupLayout()),
+                  JobCgroupName(options_.state_dir, options_.job));
+  for (const std::string& folder : cgroup_->Folders()) {
+    header.add_cgroups(folder);
+  }
   absl::StatusOr<StateFile> state = StateFile::Create(job_dir_ + "/shim.state", header);
   if (!state.ok()) {
     return state.status();
   }
   state_ = *std::move(state);
   ours_ = true;
+  for (const std::string& folder : cgroup_->Folders()) {
+    if (::access(folder.c_str(), F_OK) == 0) {  // Of a shim that was killed together with its agent.
+      if (absl::Status ended = process::EndCgroup(folder); !ended.ok()) {
+        return ended;
+      }
+    }
+  }
   absl::StatusOr<UniqueFd> agents = Listen(agent_path_);
   if (!agents.ok()) {
     return agents.status();

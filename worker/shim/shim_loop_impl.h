@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "worker/process/job_cgroup.h"
 #include "worker/shim/connection.h"
 #include "worker/shim/event_loop.h"
 #include "worker/shim/rank_process.h"
@@ -108,10 +109,15 @@ class Loop final : public ShimLoop {
   void ReapOrphans();
   // Kills what an ended rank left behind. Returns the ended ranks that still have something.
   std::set<RankRef> Sweep();
+  // The same by cgroups, which nobody leaves; adds to `busy`.
+  void SweepCgroups(std::set<RankRef>& busy);
   void Settle();
   std::string Mark(const RankRef& rank) const {
     return std::to_string(::getpid()) + "." + std::to_string(rank.group) + "." + std::to_string(rank.attempt) + "." +
            std::to_string(rank.rank);
+  }
+  static std::string CgroupName(const RankRef& rank) {
+    return "rank-" + std::to_string(rank.group) + "." + std::to_string(rank.attempt) + "." + std::to_string(rank.rank);
   }
   void CopyReadable(pid_t pid);
   void KillEverything();
@@ -123,6 +129,7 @@ class Loop final : public ShimLoop {
   SystemClock clock_;
   EventLoop loop_;
   Shim machine_;
+  std::optional<process::JobCgroup> cgroup_;
   std::optional<StateFile> state_;
   bool ours_ = false;  // The sockets' names.
   bool state_failing_ = false;

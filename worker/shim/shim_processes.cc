@@ -28,11 +28,20 @@ constexpr char kCopyFailed = 'f';
 }  // namespace
 
 void Loop::Carry(const Spawn& effect) {
+  const std::string name = CgroupName(effect.rank);
+  absl::StatusOr<process::JobCgroup::Place> place =
+      cgroup_->Enter(name, {effect.start.memory_bytes_max(), effect.start.pids_max()});
+  if (!place.ok()) {
+    Deliver(SpawnFailed{effect.rank, process::kNotExecutable, std::string(place.status().message())});
+    return;
+  }
   RankProcess::Deps deps{loop_, clock_, [this](Event event) { Deliver(std::move(event)); },
                          [this](RankRef) { settle_ = true; }, [](const std::string& text) { Log(text); }};
   std::unique_ptr<RankProcess> process =
-      RankProcess::Start(effect.rank, effect.start, rank_path_, Mark(effect.rank), std::move(deps));
-  if (process != nullptr) {
+      RankProcess::Start(effect.rank, effect.start, rank_path_, Mark(effect.rank), *place, std::move(deps));
+  if (process == nullptr) {
+    cgroup_->Leave(name);
+  } else {
     Log("rank started " + Fields(effect.rank) + " pid=" + std::to_string(process->pid()));
     processes_[effect.rank] = std::move(process);
   }
@@ -117,6 +126,22 @@ std::set<RankRef> Loop::Sweep() {
   return busy;
 }
 
+void Loop::SweepCgroups(std::set<RankRef>& busy) {
+  std::set<RankRef> ended;
+  for (const auto& [rank, process] : processes_) {
+    if (process->leader_ended()) {
+      ended.insert(rank);
+      if (!cgroup_->KillRank(CgroupName(rank))) {
+        busy.insert(rank);
+      }
+    }
+  }
+  // Nobody of it has a leader any more: whatever it carries, it goes. Its end becomes our SIGCHLD, and we look again.
+  if (ended.size() == processes_.size() && !cgroup_->KillAll()) {
+    busy.insert(ended.begin(), ended.end());
+  }
+}
+
 // Tells the end of every rank whose processes are gone and whose output is complete.
 void Loop::Settle() {
   settle_ = false;
@@ -125,7 +150,8 @@ void Loop::Settle() {
   if (!any_ended) {
     return;
   }
-  const std::set<RankRef> busy = Sweep();
+  std::set<RankRef> busy = Sweep();
+  SweepCgroups(busy);
   const SteadyTime now = clock_.Read().steady;
   for (auto entry = processes_.begin(); entry != processes_.end();) {
     RankProcess& process = *entry->second;
@@ -135,7 +161,14 @@ void Loop::Settle() {
       ++entry;
       continue;
     }
+    const std::string name = CgroupName(entry->first);
+    const process::JobCgroup::Usage usage = cgroup_->Ask(name);
+    cgroup_->Leave(name);
     if (std::optional<Exited> exited = process.Finish()) {
+      exited->out_of_memory = usage.out_of_memory;
+      exited->memory_bytes_max = usage.memory_bytes_max;
+      exited->memory_peak_bytes = std::max(exited->memory_peak_bytes, usage.memory_peak_bytes);
+      exited->pids_max_reached = usage.pids_max_reached;
       Log("rank ended " + Fields(entry->first) + " code=" + std::to_string(exited->exit_code) +
           " signal=" + std::to_string(exited->signal) + (gone ? "" : " output=unfinished"));
       Deliver(*std::move(exited));
@@ -150,16 +183,20 @@ void Loop::KillEverything() {
   ::unlink(rank_path_.c_str());
   ours_ = false;
   processes_.clear();
+  cgroup_->KillAll();
   while (true) {
     const std::vector<pid_t> children = process::ChildrenOf(::getpid());
     if (children.empty()) {
-      return;
+      break;
     }
     for (const pid_t child : children) {
       ::kill(child, SIGKILL);
     }
     // Each has been sent SIGKILL, so that one of them ends; what it leaves behind becomes our child in turn.
     ::waitpid(-1, nullptr, 0);
+  }
+  if (const absl::Status removed = cgroup_->Remove(); !removed.ok()) {
+    Log("a cgroup is left behind: " + std::string(removed.message()));
   }
 }
 
