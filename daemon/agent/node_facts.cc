@@ -28,8 +28,6 @@
 #include "worker/process/cgroups.h"
 #include "worker/process/proc.h"
 
-extern char** environ;
-
 namespace rayctl::agent {
 namespace {
 
