@@ -13,6 +13,9 @@
 #include <catch2/catch.hpp>
 #include <stdexcept>
 
+#include "worker/process/cgroups.h"
+#include "worker/shim/state_file.h"
+
 namespace rayctl::shim {
 
 bool Readable(int fd) {
@@ -103,6 +106,13 @@ ShimProgram::~ShimProgram() {
   if (process_ && !process_->Poll()) {
     process_->Signal(SIGTERM);
     Readable(process_->pidfd());
+  }
+  // What an agent does after a shim that a test has killed.
+  process_.reset();
+  if (const absl::StatusOr<ShimState> state = ReadShimState(state_path()); state.ok()) {
+    for (const std::string& folder : state->header.cgroups()) {
+      CHECK(process::EndCgroup(folder).ok());
+    }
   }
 }
 
