@@ -90,7 +90,16 @@ int CommandLine::UnknownOption(const std::string& word) const {
   return UsageError(fmt::format("{}: no such option {}{}", verb_, name, DidYouMean(name, OptionNames(*this))));
 }
 
+std::vector<std::string>* CommandLine::listing_ = nullptr;
+
+void CommandLine::ListOptionsInto(std::vector<std::string>* names) { listing_ = names; }
+
 std::optional<int> CommandLine::Read(const Arguments& arguments) {
+  if (listing_ != nullptr) {
+    const std::vector<std::string> names = OptionNames(*this);
+    listing_->insert(listing_->end(), names.begin(), names.end());
+    return kExitDone;
+  }
   // CLI11 takes its arguments from the back.
   Arguments reversed(arguments.rbegin(), arguments.rend());
   try {

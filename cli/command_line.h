@@ -32,7 +32,12 @@ class CommandLine : public CLI::App {
   int UnknownOption(const std::string& word) const;
   const std::string& verb() const { return verb_; }
 
+  // While `names` is not null, Read adds the verb's options to it instead of reading anything, and gives 0: for
+  // completion, which so knows what each verb takes without being told.
+  static void ListOptionsInto(std::vector<std::string>* names);
+
  private:
+  static std::vector<std::string>* listing_;
   std::string verb_;
 };
 

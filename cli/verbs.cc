@@ -16,7 +16,7 @@ struct Verb {
   int (*run)(const Arguments&);
 };
 
-constexpr std::array<Verb, 11> kVerbs{{
+constexpr std::array<Verb, 13> kVerbs{{
     {"start", "Start a head on this machine, or join this machine to a cluster", RunStart},
     {"stop", "Stop everything that this user started on this machine", RunStop},
     {"status", "Show nodes, resources and jobs in a few lines", RunStatus},
@@ -27,13 +27,15 @@ constexpr std::array<Verb, 11> kVerbs{{
     {"list", "List nodes, jobs or workers", RunList},
     {"describe", "Show all that is known of one job or node", RunDescribe},
     {"token", "Create, list and revoke tokens", RunToken},
+    {"job", "The same verbs by the names that Ray gives them", RunJob},
+    {"completion", "Print what makes a shell complete rayctl's words", RunCompletion},
     {"version", "Print the version of this program and of the head", RunVersion},
 }};
 
 std::string Help() {
   std::string text = "rayctl: a cluster for training and tuning models\n\nUsage: rayctl VERB [OPTIONS]\n\nVerbs:\n";
   for (const Verb& verb : kVerbs) {
-    text += fmt::format("  {:<10}{}\n", verb.name, verb.about);
+    text += fmt::format("  {:<12}{}\n", verb.name, verb.about);
   }
   text +=
       "\n`rayctl VERB --help` tells more of each.\n\nExample:\n"
@@ -42,6 +44,14 @@ std::string Help() {
 }
 
 }  // namespace
+
+std::vector<std::string> VerbNames() {
+  std::vector<std::string> names;
+  for (const Verb& verb : kVerbs) {
+    names.emplace_back(verb.name);
+  }
+  return names;
+}
 
 int RunVerb(const Arguments& arguments) {
   if (arguments.empty()) {
@@ -57,14 +67,16 @@ int RunVerb(const Arguments& arguments) {
   if (name == "--version") {
     return RunVersion(rest);
   }
-  std::vector<std::string> names;
+  if (name == "__complete") {
+    return RunComplete(rest);
+  }
   for (const Verb& verb : kVerbs) {
     if (verb.name == name) {
       const int code = verb.run(rest);
       return code == kExitDone && StdoutFailed() ? kExitRefused : code;
     }
-    names.emplace_back(verb.name);
   }
+  const std::vector<std::string> names = VerbNames();
   return UsageError(
       fmt::format("no such verb '{}'{}", name, Nearest(name, names) ? DidYouMean(name, names) : "; see rayctl --help"));
 }

@@ -16,6 +16,15 @@ int RunList(const Arguments& arguments);
 int RunDescribe(const Arguments& arguments);
 int RunToken(const Arguments& arguments);
 int RunVersion(const Arguments& arguments);
+int RunJob(const Arguments& arguments);
+int RunCompletion(const Arguments& arguments);
+// What a shell's completion asks; in no help.
+int RunComplete(const Arguments& arguments);
+
+std::vector<std::string> VerbNames();
+// What may stand where the last of `words` (those after the program's name) is being typed; that word is not looked at
+// but for a '-' at its begin. Empty: files, if anything.
+std::vector<std::string> Complete(const Arguments& words);
 
 // `arguments` are those after the program's name.
 int RunVerb(const Arguments& arguments);
