@@ -57,12 +57,32 @@ bool IsRefusal(const absl::Status& status) {
   }
 }
 
+// The file by which `stop` and others find this process. It goes when all else has ended, for who does not find it
+// takes the process for gone.
+struct Advertised {
+  explicit Advertised(std::string file) : path(std::move(file)) {}
+  ~Advertised() { Withdraw(); }
+  Advertised(const Advertised&) = delete;
+  Advertised& operator=(const Advertised&) = delete;
+
+  void Withdraw() {
+    std::error_code error;
+    if (std::exchange(present, false) && !std::filesystem::remove(path, error) && error) {
+      spdlog::warn("file left behind path={} why={}", path, error.message());
+    }
+  }
+
+  const std::string path;
+  bool present = false;
+};
+
 // Delivers events to the machine and carries out its effects. One thread.
 class AgentDaemon {
  public:
-  AgentDaemon(const AgentOptions& options, link::Register registration, ReadyPipe& ready)
+  AgentDaemon(const AgentOptions& options, link::Register registration, ReadyPipe& ready, Advertised& advertised)
       : options_(options),
         ready_(ready),
+        advertised_(advertised),
         work_(loop_.get_executor()),
         signals_(loop_, SIGINT, SIGTERM),
         deadline_(loop_),
@@ -192,6 +212,7 @@ class AgentDaemon {
       FailStart(Text(status));
       return;
     }
+    advertised_.present = true;
     nlohmann::ordered_json line = {
         {"ok", true},          {"address", options_.address}, {"port", 0},
         {"dashboard_url", ""}, {"node_id", identity.node_id}, {"node_name", identity.node_name}};
@@ -263,7 +284,7 @@ class AgentDaemon {
   }
 
   // ---- The end.
-  std::string DaemonFile() const { return options_.run_dir + "/agent.json"; }
+  const std::string& DaemonFile() const { return advertised_.path; }
 
   void End(int code) {
     if (ending_) {
@@ -274,24 +295,19 @@ class AgentDaemon {
     signals_.cancel();
     start_deadline_.cancel();
     deadline_.expires_after(kEndPatience);
-    deadline_.async_wait([code](boost::system::error_code error) {
+    deadline_.async_wait([this, code](boost::system::error_code error) {
       if (!error) {
         spdlog::warn("calls are still open at the end");
+        advertised_.Withdraw();
         std::_Exit(code);
       }
     });
-    if (ready_once_) {
-      std::error_code error;
-      std::filesystem::remove(DaemonFile(), error);
-      if (error) {
-        spdlog::warn("file left behind path={} why={}", DaemonFile(), error.message());
-      }
-    }
     output_.Finish([this] { head_.Finish([this] { loop_.stop(); }); });
   }
 
   const AgentOptions& options_;
   ReadyPipe& ready_;
+  Advertised& advertised_;
   const SystemClock clock_;
   asio::io_context loop_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_;
@@ -324,6 +340,7 @@ struct GrpcHold {
 
 int RunAgent(const AgentOptions& options) {
   ::mallopt(M_ARENA_MAX, kMallocArenas);
+  Advertised advertised(options.run_dir + "/agent.json");
   const GrpcHold grpc;
   ReadyPipe ready(options.ready_fd);
   const auto refuse = [&ready](const absl::Status& status) {
@@ -345,7 +362,7 @@ int RunAgent(const AgentOptions& options) {
   if (!registration.ok()) {
     return refuse(registration.status());
   }
-  AgentDaemon daemon(options, *std::move(registration), ready);
+  AgentDaemon daemon(options, *std::move(registration), ready, advertised);
   return daemon.Run();
 }
 

@@ -336,7 +336,6 @@ class HeadDaemon {
     if (std::exchange(ending_, true)) {
       return;
     }
-    Withdraw();
     leave_timer_.cancel();
     web_->Stop();
     loop_->Stop();
