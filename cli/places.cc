@@ -108,6 +108,11 @@ absl::StatusOr<std::string> MakeStateDir(const std::string& path) {
   return real.string();
 }
 
+bool IsOnNetworkFileSystem(const std::string& path) {
+  struct statfs file_system {};
+  return ::statfs(path.c_str(), &file_system) == 0 && IsNetworkFileSystem(file_system.f_type);
+}
+
 absl::StatusOr<std::string> MoveAside(const std::string& path) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) {

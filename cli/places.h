@@ -17,6 +17,8 @@ std::string DefaultStateDir(const std::string& home, const std::string& leaf);
 // Makes the state folder (0700) if it is absent and gives its real path. FAILED_PRECONDITION: it is on NFS or another
 // network file system, where SQLite and unix sockets break. PERMISSION_DENIED: it is another user's.
 absl::StatusOr<std::string> MakeStateDir(const std::string& path);
+// Whether the file system of an existing path is NFS or another that other machines write to.
+bool IsOnNetworkFileSystem(const std::string& path);
 // Moves a state folder aside to `<path>.old-<time>` and gives the new name; empty when there was none.
 absl::StatusOr<std::string> MoveAside(const std::string& path);
 

@@ -16,7 +16,7 @@ struct Verb {
   int (*run)(const Arguments&);
 };
 
-constexpr std::array<Verb, 13> kVerbs{{
+constexpr std::array<Verb, 14> kVerbs{{
     {"start", "Start a head on this machine, or join this machine to a cluster", RunStart},
     {"stop", "Stop everything that this user started on this machine", RunStop},
     {"status", "Show nodes, resources and jobs in a few lines", RunStatus},
@@ -26,6 +26,7 @@ constexpr std::array<Verb, 13> kVerbs{{
     {"logs", "Print the output of a job", RunLogs},
     {"list", "List nodes, jobs or workers", RunList},
     {"describe", "Show all that is known of one job or node", RunDescribe},
+    {"doctor", "Check this machine and its way to a head", RunDoctor},
     {"token", "Create, list and revoke tokens", RunToken},
     {"job", "The same verbs by the names that Ray gives them", RunJob},
     {"completion", "Print what makes a shell complete rayctl's words", RunCompletion},

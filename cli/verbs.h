@@ -14,6 +14,7 @@ int RunCancel(const Arguments& arguments);
 int RunLogs(const Arguments& arguments);
 int RunList(const Arguments& arguments);
 int RunDescribe(const Arguments& arguments);
+int RunDoctor(const Arguments& arguments);
 int RunToken(const Arguments& arguments);
 int RunVersion(const Arguments& arguments);
 int RunJob(const Arguments& arguments);
