@@ -77,10 +77,14 @@ class Steps:
         self.gate(name)
         os.write(self.gates[name], b"go\n")
 
+    def said(self):
+        """Whether a whole line was already read and waits for `next`."""
+        return b"\n" in self.buffer
+
     def next(self, seconds=DEADLINE_SECONDS):
         """The next line that a rank wrote, as a list of words."""
         end = time.monotonic() + seconds
-        while b"\n" not in self.buffer:
+        while not self.said():
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.events], [], [], left)[0]:
                 raise AssertionError(f"no rank said anything for {seconds} s")

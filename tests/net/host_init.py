@@ -19,8 +19,6 @@ def main():
     # A boot has an id of its own, by which the head tells a reboot from a crash.
     mount("--bind", view["boot_id"], "/proc/sys/kernel/random/boot_id")
     mount("--bind", view["hosts"], "/etc/hosts")
-    for file, place in view["covered"]:
-        mount("--bind", file, place)
     # A /tmp of its own; what the tests need of the real one stays where it was.
     staging = view["tmp"]
     for path in view["kept"]:
@@ -28,6 +26,8 @@ def main():
         os.makedirs(inside, exist_ok=True)
         mount("--bind", path, inside)
     mount("--rbind", staging, "/tmp")
+    for file, place in view["covered"]:
+        mount("--bind", file, place)
     socket.sethostname(view["name"])
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
