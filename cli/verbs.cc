@@ -48,6 +48,7 @@ std::string Help() {
 
 std::vector<std::string> VerbNames() {
   std::vector<std::string> names;
+  names.reserve(kVerbs.size());
   for (const Verb& verb : kVerbs) {
     names.emplace_back(verb.name);
   }
