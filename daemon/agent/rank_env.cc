@@ -144,7 +144,7 @@ std::vector<std::string> RankEnvironment(const link::Register& node, const std::
   std::vector<std::string> entries;
   entries.reserve(env.size());
   for (const auto& [name, value] : env) {
-    entries.push_back(name + "=" + value);
+    entries.push_back(fmt::format("{}={}", name, value));
   }
   return entries;
 }

@@ -51,9 +51,9 @@ constexpr std::string_view kBearer = "Bearer ";
 constexpr std::string_view kHowToGetToken =
     "`rayctl token create` on the head's machine makes one; give it with --token-file, --token or RAYCTL_TOKEN";
 
-std::string_view View(grpc::string_ref text) { return {text.data(), text.size()}; }
+std::string_view View(const grpc::string_ref& text) { return {text.data(), text.size()}; }
 
-grpc::Status Unauthenticated(std::string message) { return {grpc::StatusCode::UNAUTHENTICATED, std::move(message)}; }
+grpc::Status Unauthenticated(const std::string& message) { return {grpc::StatusCode::UNAUTHENTICATED, message}; }
 
 std::string_view KindName(CallerKind kind) {
   switch (kind) {
@@ -181,7 +181,7 @@ grpc::Status Gatekeeper::Identify(const InputMetadata& metadata, const grpc::Aut
 grpc::Status Gatekeeper::Process(const InputMetadata& metadata, grpc::AuthContext* context,
                                  OutputMetadata* /*consumed*/, OutputMetadata* /*response*/) {
   Caller caller;
-  if (const grpc::Status known = Identify(metadata, *context, caller); !known.ok()) {
+  if (grpc::Status known = Identify(metadata, *context, caller); !known.ok()) {
     return known;
   }
   const auto path = metadata.find(":path");
