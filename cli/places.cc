@@ -196,7 +196,7 @@ absl::Status WriteSecretFile(const std::string& path, std::string_view text) {
   while (!text.empty()) {
     const ssize_t wrote = ::write(file.get(), text.data(), text.size());
     if (wrote < 0 && errno != EINTR) {
-      const absl::Status status = Errno("writing", temporary);
+      absl::Status status = Errno("writing", temporary);
       ::unlink(temporary.c_str());
       return status;
     }
