@@ -313,3 +313,9 @@ class ClusterTest(unittest.TestCase):
             self.assertEqual(word, "rank")
             said[int(rank)] = (int(pid), int(attempt))
         return said
+
+    def ranks_run(self, job, count):
+        """The same, once the head knows it too: a rank speaks before its shim's word has come that far."""
+        said = self.ranks_said(count)
+        self.cluster.until_state(job, "RUNNING")
+        return said

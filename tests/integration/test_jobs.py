@@ -157,7 +157,7 @@ class Jobs(ClusterTest):
 
     def test_ctrl_c_detaches_and_says_how_to_cancel(self):
         submit = self.cluster.popen("submit", "--", "sh", "-c", self.gated())
-        self.ranks_said(1)
+        self.ranks_run(1, 1)
         submit.send_signal(signal.SIGINT)
         _, err = submit.communicate(timeout=60)
         self.assertEqual(submit.returncode, 130, err)
@@ -191,8 +191,7 @@ class Jobs(ClusterTest):
 
     def test_json_of_jobs_and_workers(self):
         job = self.cluster.submit("--name", "j", "--num-workers", "2", "--", "sh", "-c", self.gated())
-        pids = {rank: pid for rank, (pid, _) in self.ranks_said(2).items()}
-        self.cluster.until_state(job, "RUNNING")
+        pids = {rank: pid for rank, (pid, _) in self.ranks_run(job, 2).items()}
         listed = self.cluster.json("list", "jobs")["jobs"][0]
         fields = ["id", "name", "kind", "state", "reason", "message", "exit_code", "user", "queue", "priority",
                   "attempt", "failures", "num_workers", "nodes", "path", "submitted_at", "started_at", "ended_at"]

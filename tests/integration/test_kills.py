@@ -10,9 +10,7 @@ from kit import ClusterTest, start_ticks, wait_gone
 class Kills(ClusterTest):
     def begin(self, *options):
         job = self.cluster.submit("--num-workers", "4", *options, "--", "sh", "-c", self.gated('echo "done $RANK"'))
-        ranks = self.ranks_said(4)
-        self.cluster.until_state(job, "RUNNING")
-        return job, ranks
+        return job, self.ranks_run(job, 4)
 
     def finish(self, job, code=0):
         for rank in range(4):
@@ -24,11 +22,10 @@ class Kills(ClusterTest):
     def test_a_killed_rank_restarts_the_gang_in_a_new_attempt(self):
         job, ranks = self.begin("--max-failures", "1")
         os.kill(ranks[2][0], signal.SIGKILL)
-        again = self.ranks_said(4)
+        again = self.ranks_run(job, 4)
         self.assertEqual({attempt for _, attempt in again.values()}, {1})
         for pid, _ in ranks.values():
             self.assertIsNone(start_ticks(pid), "a rank of the older attempt still runs")
-        self.cluster.until_state(job, "RUNNING")
         described = self.finish(job)
         self.assertEqual((described["state"], described["attempt"], described["failures"]), ("SUCCEEDED", 1, 1))
 

@@ -65,7 +65,7 @@ class Nodes(ClusterTest):
     def test_a_stalled_agent_is_suspected_only(self):
         state = self.cluster.join("second", "--num-cpus", "16")
         job = self.cluster.submit("--cpus", "16", "--", "sh", "-c", self.gated())
-        self.ranks_said(1)
+        self.ranks_run(job, 1)
         pid = self.agent_pid(state)
         os.kill(pid, signal.SIGSTOP)
         self.cluster.until(lambda: self.cluster.json("status")["nodes"]["suspect"] == 1, "suspect")
