@@ -452,6 +452,7 @@ absl::StatusOr<link::AgentToHead> FromProto(const v1::AgentToHead& proto) {
     case v1::AgentToHead::kGoodbye:
       message.body = link::Goodbye{proto.goodbye().why()};
       break;
+    case v1::AgentToHead::kDevicesChanged:
     case v1::AgentToHead::BODY_NOT_SET:
       return Wrong("body", "a message of a kind that this version does not know");
   }
