@@ -34,9 +34,6 @@ Access Refuse(bool token_helps, std::string why) {
 }  // namespace
 
 Access Decide(const AccessFacts& facts) {
-  if (facts.open) {
-    return {};
-  }
   if (facts.authorization) {
     const std::string_view value = *facts.authorization;
     if (!value.starts_with(kBearer)) {

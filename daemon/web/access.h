@@ -9,7 +9,6 @@
 namespace rayctl::web {
 
 struct AccessFacts {
-  bool open = false;         // The page is for everybody.
   bool reads = true;         // GET or HEAD.
   bool on_loopback = false;  // Both ends of the connection are loopback addresses.
   bool insecure = false;     // The head runs with --insecure: every user of this machine is an admin.
