@@ -1,4 +1,4 @@
-#include "daemon/net/addresses.h"
+#include "base/addresses.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <utility>
 
 #include "fmt/format.h"
 
@@ -15,13 +16,24 @@ namespace {
 
 bool IsV6(const Interface& interface) { return interface.address.find(':') != std::string::npos; }
 
-// fe80::/10 means something only together with an interface of the machine that uses it.
+}  // namespace
+
 bool IsLinkLocal(const Interface& interface) {
   in6_addr address{};
   return ::inet_pton(AF_INET6, interface.address.c_str(), &address) == 1 && IN6_IS_ADDR_LINKLOCAL(&address);
 }
 
-}  // namespace
+std::string AddressText(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const void* bytes = nullptr;
+  if (address->sa_family == AF_INET) {
+    bytes = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+  } else if (address->sa_family == AF_INET6) {
+    bytes = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  }
+  return bytes != nullptr && ::inet_ntop(address->sa_family, bytes, text.data(), text.size()) != nullptr ? text.data()
+                                                                                                         : "";
+}
 
 std::vector<Interface> Interfaces() {
   ifaddrs* list = nullptr;
@@ -34,15 +46,8 @@ std::vector<Interface> Interfaces() {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) {
       continue;
     }
-    const void* bytes = nullptr;
-    if (entry->ifa_addr->sa_family == AF_INET) {
-      bytes = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
-    } else if (entry->ifa_addr->sa_family == AF_INET6) {
-      bytes = &reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
-    }
-    std::array<char, INET6_ADDRSTRLEN> text{};
-    if (bytes != nullptr && ::inet_ntop(entry->ifa_addr->sa_family, bytes, text.data(), text.size()) != nullptr) {
-      found.push_back({entry->ifa_name, text.data(), (entry->ifa_flags & IFF_LOOPBACK) != 0});
+    if (std::string address = AddressText(entry->ifa_addr); !address.empty()) {
+      found.push_back({entry->ifa_name, std::move(address), (entry->ifa_flags & IFF_LOOPBACK) != 0});
     }
   }
   return found;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/socket.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +13,11 @@ struct Interface {
   std::string address;
   bool loopback = false;
 };
+
+// fe80::/10, which means something only together with an interface of the machine that uses it.
+bool IsLinkLocal(const Interface& interface);
+// "10.0.0.7", "fd00::7"; "" where it is neither IPv4 nor IPv6.
+std::string AddressText(const sockaddr* address);
 
 // Every address of this machine on an interface that is up, in the system's order.
 std::vector<Interface> Interfaces();

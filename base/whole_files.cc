@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "base/unique_fd.h"
 #include "fmt/format.h"
@@ -26,8 +28,6 @@ absl::Status Errno(std::string_view what, const std::string& path) {
   return error == ENOSPC || error == EDQUOT ? absl::ResourceExhaustedError(message) : absl::UnavailableError(message);
 }
 
-std::string Temporary(const WholeFile& file) { return file.path + ".new"; }
-
 absl::Status WriteAll(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const ssize_t wrote = ::write(fd, text.data(), text.size());
@@ -39,42 +39,96 @@ absl::Status WriteAll(int fd, std::string_view text, const std::string& path) {
   return absl::OkStatus();
 }
 
-}  // namespace
+// Files that are written, but not in place. Those that do not come that far are removed.
+class Temporaries {
+ public:
+  Temporaries() = default;
+  Temporaries(const Temporaries&) = delete;
+  Temporaries& operator=(const Temporaries&) = delete;
+  ~Temporaries() {
+    for (const Temporary& each : written_) {
+      if (!each.placed) {
+        ::unlink(each.path.c_str());
+      }
+    }
+  }
 
-absl::Status WriteDurably(const std::vector<WholeFile>& files) {
-  std::vector<UniqueFd> written;
-  for (const WholeFile& file : files) {
-    const std::string temporary = Temporary(file);
-    written.emplace_back(
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
-    if (!written.back().valid()) {
-      return Errno("writing", temporary);
+  absl::Status Write(const std::vector<WholeFile>& files) {
+    written_.reserve(files.size());
+    for (const WholeFile& file : files) {
+      std::string path = file.path + ".XXXXXX";
+      const int fd = ::mkostemp(path.data(), O_CLOEXEC);  // 0600.
+      if (fd < 0) {
+        return Errno("writing", file.path);
+      }
+      written_.push_back({.path = std::move(path), .target = file.path, .fd = UniqueFd(fd)});
+      if (absl::Status status = WriteAll(fd, file.contents, file.path); !status.ok()) {
+        return status;
+      }
     }
-    if (absl::Status status = WriteAll(written.back().get(), file.contents, temporary); !status.ok()) {
-      return status;
-    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Sync() {
     // All data is on its way before the first sync, whose commit of the file system then covers every file. What this
     // cannot do here is left to the syncs.
-    ::sync_file_range(written.back().get(), 0, 0, SYNC_FILE_RANGE_WRITE);
-  }
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    if (::fsync(written[i].get()) != 0) {
-      return Errno("syncing", Temporary(files[i]));
+    for (const Temporary& each : written_) {
+      ::sync_file_range(each.fd.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
     }
-  }
-  for (const WholeFile& file : files) {
-    if (::rename(Temporary(file).c_str(), file.path.c_str()) != 0) {
-      return Errno("writing", file.path);
+    for (const Temporary& each : written_) {
+      if (::fsync(each.fd.get()) != 0) {
+        return Errno("syncing", each.target);
+      }
     }
+    return absl::OkStatus();
   }
-  if (!files.empty()) {
-    const std::string folder = std::filesystem::path(files.front().path).parent_path();
-    const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!fd.valid() || ::fsync(fd.get()) != 0) {
-      return Errno("syncing", folder);
+
+  absl::Status Place() {
+    for (Temporary& each : written_) {
+      if (::rename(each.path.c_str(), each.target.c_str()) != 0) {
+        return Errno("writing", each.target);
+      }
+      each.placed = true;
     }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+
+ private:
+  struct Temporary {
+    std::string path;
+    std::string target;
+    UniqueFd fd;
+    bool placed = false;
+  };
+  std::vector<Temporary> written_;
+};
+
+absl::Status SyncFolder(const std::string& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return fd.valid() && ::fsync(fd.get()) == 0 ? absl::OkStatus() : Errno("syncing", folder);
+}
+
+}  // namespace
+
+absl::Status WriteWhole(const std::vector<WholeFile>& files) {
+  Temporaries temporaries;
+  absl::Status status = temporaries.Write(files);
+  return status.ok() ? temporaries.Place() : status;
+}
+
+absl::Status WriteDurably(const std::vector<WholeFile>& files) {
+  Temporaries temporaries;
+  absl::Status status = temporaries.Write(files);
+  if (status.ok()) {
+    status = temporaries.Sync();
+  }
+  if (status.ok()) {
+    status = temporaries.Place();
+  }
+  if (status.ok() && !files.empty()) {
+    status = SyncFolder(std::filesystem::path(files.front().path).parent_path());
+  }
+  return status;
 }
 
 }  // namespace rayctl

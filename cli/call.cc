@@ -283,16 +283,4 @@ int Failed(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-v1::JobRef ParseJobRef(const std::string& text) {
-  v1::JobRef ref;
-  std::uint64_t id = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-  if (error == std::errc{} && end == text.data() + text.size()) {
-    ref.set_id(id);
-  } else {
-    ref.set_name(text);
-  }
-  return ref;
-}
-
 }  // namespace rayctl::cli

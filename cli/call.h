@@ -71,7 +71,4 @@ class HeadClient {
 int Failed(const absl::Status& status);
 int ExitCodeOf(const absl::Status& status);
 
-// JOB on a command line: an id or a name.
-v1::JobRef ParseJobRef(const std::string& text);
-
 }  // namespace rayctl::cli

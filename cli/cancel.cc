@@ -21,7 +21,7 @@ int RunCancel(const Arguments& arguments) {
   if (!head.ok()) {
     return Failed(head.status());
   }
-  const absl::StatusOr<v1::CancelJobResponse> response = head->CancelJob(ParseJobRef(job));
+  const absl::StatusOr<v1::CancelJobResponse> response = head->CancelJob(client::ParseJobRef(job));
   if (!response.ok()) {
     return Failed(response.status());
   }

@@ -33,14 +33,15 @@ constexpr std::string_view kFish = R"SHELL(# Completion of rayctl in fish: rayct
 complete -c rayctl -a '(rayctl __complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
 )SHELL";
 
-// What may follow these verbs, besides options.
+const std::vector<std::string>& Shells() {
+  static const std::vector<std::string> kShells{"bash", "zsh", "fish"};
+  return kShells;
+}
+
+// What may follow a verb, besides options.
 const std::map<std::string, std::vector<std::string>>& Followers() {
   static const std::map<std::string, std::vector<std::string>> kFollowers{
-      {"token", {"create", "list", "revoke"}},
-      {"job", {"submit", "list", "status", "logs", "stop"}},
-      {"list", {"nodes", "jobs", "workers"}},
-      {"completion", {"bash", "zsh", "fish"}},
-  };
+      {"token", TokenVerbs()}, {"job", JobVerbs()}, {"list", ListedThings()}, {"completion", Shells()}};
   return kFollowers;
 }
 
@@ -60,8 +61,8 @@ int RunCompletion(const Arguments& arguments) {
   static const std::map<std::string, std::string_view> kScripts{{"bash", kBash}, {"fish", kFish}, {"zsh", kZsh}};
   const auto found = kScripts.find(shell);
   if (found == kScripts.end()) {
-    return UsageError(fmt::format("completion: expected bash, zsh or fish, not '{}'{}", shell,
-                                  DidYouMean(shell, Followers().at("completion"))));
+    return UsageError(
+        fmt::format("completion: expected bash, zsh or fish, not '{}'{}", shell, DidYouMean(shell, Shells())));
   }
   Answer(found->second);
   return kExitDone;

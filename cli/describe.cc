@@ -42,7 +42,7 @@ int RunDescribe(const Arguments& arguments) {
   }
   absl::Status no_job = absl::NotFoundError("");
   if (!node_only) {
-    const absl::StatusOr<v1::GetJobResponse> job = head->GetJob(ParseJobRef(what));
+    const absl::StatusOr<v1::GetJobResponse> job = head->GetJob(client::ParseJobRef(what));
     if (job.ok()) {
       return DescribeJob(*job, format);
     }
@@ -55,7 +55,7 @@ int RunDescribe(const Arguments& arguments) {
   if (!nodes.ok()) {
     return Failed(nodes.status());
   }
-  const v1::JobRef ref = ParseJobRef(what);
+  const v1::JobRef ref = client::ParseJobRef(what);
   const auto meant = [&](const v1::Node& node) {
     return node.name() == what || (node_only && ref.id() != 0 && node.id() == ref.id());
   };

@@ -20,8 +20,6 @@ using doctor::Finding;
 using doctor::HeadFacts;
 using doctor::Verdict;
 
-constexpr std::uint32_t kApi = 1;  // rayctl/v1.
-
 const char* Name(Verdict verdict) {
   switch (verdict) {
     case Verdict::kWell:
@@ -68,7 +66,7 @@ void Ask(const HeadOptions& options, HeadFacts& facts) {
 HeadFacts ProbeHead(const HeadOptions& options, const client::EndpointSettings& settings) {
   HeadFacts facts;
   facts.own_version = RAYCTL_VERSION;
-  facts.own_api = kApi;
+  facts.own_api = client::kApiVersion;
   const client::Surroundings around = client::LookAround(settings);
   const absl::StatusOr<client::Endpoint> endpoint = client::FindHead(settings, around);
   facts.chosen = endpoint.status();

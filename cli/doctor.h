@@ -22,7 +22,7 @@ struct MachineFacts {
   std::uint64_t descriptors_hard = 0;
   bool cgroup_v1 = false;
   bool cgroup_v2 = false;
-  bool cgroup_writable = false;  // This user may make groups where this process is.
+  std::vector<std::string> cgroup_remarks;  // What cannot be had of them by this user, a sentence each.
 };
 
 struct FolderFacts {

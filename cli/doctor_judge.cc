@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
+#include "base/addresses.h"
 #include "base/status_text.h"
 #include "cli/doctor.h"
 
@@ -18,10 +19,8 @@ constexpr std::chrono::seconds kClockNoise{10};
 // Certificates start a day before they are made, and nobody can join a head whose certificate is still to come.
 constexpr std::chrono::hours kClockWrong{12};
 
-bool IsLoopback(const std::string& address) { return address == "::1" || address.starts_with("127."); }
-
 bool AllLoopback(const std::vector<std::string>& addresses) {
-  return !addresses.empty() && std::all_of(addresses.begin(), addresses.end(), IsLoopback);
+  return !addresses.empty() && std::all_of(addresses.begin(), addresses.end(), net::IsLoopbackHost);
 }
 
 std::string Words(std::chrono::seconds time) {
@@ -154,7 +153,7 @@ class Judgment {
             fmt::format("node {} runs {}, the head {}; install the same version on every node", node.name, node.version,
                         head.version));
       }
-      if (head.nodes.size() > 1 && IsLoopback(node.address)) {
+      if (head.nodes.size() > 1 && net::IsLoopbackHost(node.address)) {
         Say("node's address", Verdict::kWrong,
             fmt::format(
                 "node {} is known as {}, which other nodes cannot reach: gangs over several nodes will not meet; "
@@ -254,9 +253,8 @@ class Judgment {
                                                                       : "none";
     if (!machine.cgroup_v1 && !machine.cgroup_v2) {
       Say("cgroups", Verdict::kWarning, "none; processes of jobs are found by their environment instead");
-    } else if (!machine.cgroup_writable) {
-      Say("cgroups", Verdict::kWarning,
-          layout + ", not writable by this user; processes of jobs are found by their environment instead");
+    } else if (!machine.cgroup_remarks.empty()) {
+      Say("cgroups", Verdict::kWarning, fmt::format("{}: {}", layout, absl::StrJoin(machine.cgroup_remarks, "; ")));
     } else {
       Say("cgroups", Verdict::kWell, layout);
     }

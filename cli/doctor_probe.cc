@@ -1,9 +1,6 @@
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
 #include <linux/magic.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -20,9 +17,11 @@
 #include <memory>
 #include <sstream>
 
+#include "base/addresses.h"
 #include "base/unique_fd.h"
 #include "cli/doctor.h"
 #include "cli/places.h"
+#include "worker/process/cgroups.h"
 
 namespace rayctl::cli::doctor {
 namespace {
@@ -31,35 +30,11 @@ namespace fs = std::filesystem;
 
 constexpr std::uint32_t kPermissionBits = 07777;
 
-std::string AddressText(const sockaddr* address) {
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const void* bytes = nullptr;
-  if (address->sa_family == AF_INET) {
-    bytes = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
-  } else if (address->sa_family == AF_INET6) {
-    bytes = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  }
-  return bytes != nullptr && ::inet_ntop(address->sa_family, bytes, text.data(), text.size()) != nullptr ? text.data()
-                                                                                                         : "";
-}
-
 std::vector<std::string> OwnAddresses() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) {
-    return {};
-  }
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
   std::vector<std::string> found;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0) {
-      continue;
-    }
-    if (entry->ifa_addr->sa_family == AF_INET6 &&
-        IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr)) {
-      continue;
-    }
-    if (const std::string address = AddressText(entry->ifa_addr); !address.empty()) {
-      found.push_back(fmt::format("{} ({})", address, entry->ifa_name));
+  for (const net::Interface& each : net::Interfaces()) {
+    if (!each.loopback && !net::IsLinkLocal(each)) {
+      found.push_back(fmt::format("{} ({})", each.address, each.name));
     }
   }
   return found;
@@ -87,21 +62,10 @@ std::vector<Mount> Mounts() {
 }
 
 void ProbeCgroups(MachineFacts& facts) {
-  std::ifstream membership("/proc/self/cgroup");
-  std::string own;  // This process's path in the v2 tree.
-  std::string line;
-  while (std::getline(membership, line)) {
-    if (line.starts_with("0::")) {
-      own = line.substr(3);
-    }
-  }
-  for (const Mount& mount : Mounts()) {
-    facts.cgroup_v1 = facts.cgroup_v1 || mount.type == "cgroup";
-    if (mount.type == "cgroup2") {
-      facts.cgroup_v2 = true;
-      facts.cgroup_writable = facts.cgroup_writable || ::access((mount.place + own).c_str(), W_OK) == 0;
-    }
-  }
+  const process::CgroupLayout layout = process::ReadCgroupLayout();
+  facts.cgroup_v1 = !layout.memory.empty() || !layout.pids.empty() || !layout.freezer.empty();
+  facts.cgroup_v2 = !layout.unified.empty();
+  facts.cgroup_remarks = process::CgroupRemarks(process::FindCgroupParents(layout));
 }
 
 // The nearest folder that exists on the way to `path`.
@@ -140,7 +104,7 @@ std::vector<std::string> LookUp(const std::string& host, std::string& error) {
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
   std::vector<std::string> found;
   for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
-    const std::string address = AddressText(entry->ai_addr);
+    const std::string address = net::AddressText(entry->ai_addr);
     if (!address.empty() && std::find(found.begin(), found.end(), address) == found.end()) {
       found.push_back(address);
     }

@@ -32,14 +32,21 @@ constexpr std::array<Alias, 5> kAliases{{
 
 }  // namespace
 
+const std::vector<std::string>& JobVerbs() {
+  static const std::vector<std::string> kVerbs = [] {
+    std::vector<std::string> verbs(kAliases.size());
+    std::transform(kAliases.begin(), kAliases.end(), verbs.begin(), [](const Alias& alias) { return alias.name; });
+    return verbs;
+  }();
+  return kVerbs;
+}
+
 int RunJob(const Arguments& arguments) {
   const std::string name = arguments.empty() ? "" : arguments.front();
-  std::vector<std::string> names;
   for (const Alias& alias : kAliases) {
     if (alias.name == name) {
       return alias.run(Arguments(arguments.begin() + 1, arguments.end()));
     }
-    names.emplace_back(alias.name);
   }
   if (name == "--help" || name == "-h") {
     std::string text = "Jobs by the names that Ray gives the verbs\n\nUsage: rayctl job VERB [OPTIONS]\n\nVerbs:\n";
@@ -51,7 +58,7 @@ int RunJob(const Arguments& arguments) {
     return kExitDone;
   }
   return UsageError(
-      fmt::format("job: expected submit, list, status, logs or stop, not '{}'{}", name, DidYouMean(name, names)));
+      fmt::format("job: expected submit, list, status, logs or stop, not '{}'{}", name, DidYouMean(name, JobVerbs())));
 }
 
 }  // namespace rayctl::cli

@@ -47,7 +47,7 @@ int ListJobs(HeadClient& head, Format format, std::uint64_t limit, const std::ve
 int ListWorkers(HeadClient& head, Format format, const std::string& job) {
   v1::ListWorkersRequest request;
   if (!job.empty()) {
-    *request.mutable_job() = ParseJobRef(job);
+    *request.mutable_job() = client::ParseJobRef(job);
   }
   const absl::StatusOr<v1::ListWorkersResponse> response = head.ListWorkers(request);
   if (!response.ok()) {
@@ -60,10 +60,14 @@ int ListWorkers(HeadClient& head, Format format, const std::string& job) {
 
 }  // namespace
 
+const std::vector<std::string>& ListedThings() {
+  static const std::vector<std::string> kThings{"nodes", "jobs", "workers"};
+  return kThings;
+}
+
 int RunList(const Arguments& arguments) {
   CommandLine line("list", "List nodes, jobs (newest first) or workers (of jobs that have not ended).",
                    "rayctl list jobs --state RUNNING\n  rayctl list workers --job 7 -o json");
-  static const std::vector<std::string> kWhat{"nodes", "jobs", "workers"};
   static const std::vector<std::string> kStates{"QUEUED",   "STARTING",  "RUNNING", "RECOVERING", "PREEMPTED",
                                                 "STOPPING", "SUCCEEDED", "FAILED",  "CANCELLED"};
   HeadOptions options;
@@ -85,8 +89,9 @@ int RunList(const Arguments& arguments) {
   if (const std::optional<int> code = line.Read(arguments)) {
     return *code;
   }
-  if (std::find(kWhat.begin(), kWhat.end(), what) == kWhat.end()) {
-    return UsageError(fmt::format("list: expected nodes, jobs or workers, not '{}'{}", what, DidYouMean(what, kWhat)));
+  const std::vector<std::string>& things = ListedThings();
+  if (std::find(things.begin(), things.end(), what) == things.end()) {
+    return UsageError(fmt::format("list: expected nodes, jobs or workers, not '{}'{}", what, DidYouMean(what, things)));
   }
   if ((!job.empty() && what != "workers") || (!states.empty() && what != "jobs")) {
     return UsageError(fmt::format("list: {} does not go with {}", job.empty() ? "--state" : "--job", what));

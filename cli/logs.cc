@@ -4,6 +4,7 @@
 #include "cli/call.h"
 #include "cli/follow.h"
 #include "cli/verbs.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 
@@ -25,7 +26,7 @@ int RunLogs(const Arguments& arguments) {
   if (!head.ok()) {
     return Failed(head.status());
   }
-  const absl::StatusOr<int> followed = Follow(*head, ParseJobRef(job), follow);
+  const absl::StatusOr<int> followed = Follow(*head, client::ParseJobRef(job), follow);
   return followed.ok() ? kExitDone : Failed(followed.status());
 }
 

@@ -187,22 +187,4 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   }
 }
 
-absl::Status WriteSecretFile(const std::string& path, std::string_view text) {
-  const std::string temporary = fmt::format("{}.{}", path, ::getpid());
-  UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.valid()) {
-    return Errno("writing", temporary);
-  }
-  while (!text.empty()) {
-    const ssize_t wrote = ::write(file.get(), text.data(), text.size());
-    if (wrote < 0 && errno != EINTR) {
-      absl::Status status = Errno("writing", temporary);
-      ::unlink(temporary.c_str());
-      return status;
-    }
-    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(wrote, 0)));
-  }
-  return ::rename(temporary.c_str(), path.c_str()) == 0 ? absl::OkStatus() : Errno("writing", path);
-}
-
 }  // namespace rayctl::cli

@@ -34,7 +34,5 @@ struct RunDirLock {
 absl::StatusOr<RunDirLock> MakeRunDir(const std::string& runtime_root, const std::string& state_dir);
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
-// 0600, whole or not at all.
-absl::Status WriteSecretFile(const std::string& path, std::string_view text);
 
 }  // namespace rayctl::cli

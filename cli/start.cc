@@ -14,6 +14,7 @@
 
 #include "base/json_text.h"
 #include "base/status_text.h"
+#include "base/whole_files.h"
 #include "cli/call.h"
 #include "cli/daemon_process.h"
 #include "cli/output.h"
@@ -278,7 +279,7 @@ class Starter {
       }
       // By a file, because the words of a command line are for everybody to read.
       const std::string path = state_dir_ + "/agent/join-token";
-      if (absl::Status status = WriteSecretFile(path, token + "\n"); !status.ok()) {
+      if (absl::Status status = WriteWhole({{path, token + "\n"}}); !status.ok()) {
         return status;
       }
       return path;

@@ -123,8 +123,12 @@ int Revoke(const Arguments& arguments) {
 
 }  // namespace
 
+const std::vector<std::string>& TokenVerbs() {
+  static const std::vector<std::string> kVerbs{"create", "list", "revoke"};
+  return kVerbs;
+}
+
 int RunToken(const Arguments& arguments) {
-  static const std::vector<std::string> kNames{"create", "list", "revoke"};
   const std::string name = arguments.empty() ? "" : arguments.front();
   const Arguments rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
   if (name == "create") {
@@ -143,7 +147,8 @@ int RunToken(const Arguments& arguments) {
         "  rayctl token create --role user --name ann --expires 30d\n");
     return kExitDone;
   }
-  return UsageError(fmt::format("token: expected create, list or revoke, not '{}'{}", name, DidYouMean(name, kNames)));
+  return UsageError(
+      fmt::format("token: expected create, list or revoke, not '{}'{}", name, DidYouMean(name, TokenVerbs())));
 }
 
 }  // namespace rayctl::cli

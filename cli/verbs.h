@@ -23,6 +23,10 @@ int RunCompletion(const Arguments& arguments);
 int RunComplete(const Arguments& arguments);
 
 std::vector<std::string> VerbNames();
+// What may stand behind these verbs.
+const std::vector<std::string>& ListedThings();
+const std::vector<std::string>& TokenVerbs();
+const std::vector<std::string>& JobVerbs();
 // What may stand where the last of `words` (those after the program's name) is being typed; that word is not looked at
 // but for a '-' at its begin. Empty: files, if anything.
 std::vector<std::string> Complete(const Arguments& words);

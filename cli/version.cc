@@ -3,14 +3,11 @@
 #include "cli/call.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "client/channel.h"
 #include "client/json_shapes.h"
 
 namespace rayctl::cli {
-namespace {
-
-constexpr std::uint32_t kApi = 1;  // rayctl/v1.
-
-}  // namespace
+namespace {}  // namespace
 
 int RunVersion(const Arguments& arguments) {
   CommandLine line("version", "Print the version of this program, or with --address of a head.",
@@ -23,7 +20,7 @@ int RunVersion(const Arguments& arguments) {
     return *code;
   }
   std::string version = RAYCTL_VERSION;
-  std::uint32_t api = kApi;
+  std::uint32_t api = client::kApiVersion;
   if (!options.address.empty()) {
     absl::StatusOr<HeadClient> head = HeadClient::Open(options);
     if (!head.ok()) {

@@ -6,6 +6,7 @@
 #include "cli/follow.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "client/json_shapes.h"
 
 namespace rayctl::cli {
 
@@ -33,7 +34,7 @@ int RunWait(const Arguments& arguments) {
   if (!head.ok()) {
     return Failed(head.status());
   }
-  const absl::StatusOr<v1::WaitJobResponse> response = head->WaitJob(ParseJobRef(job), timeout);
+  const absl::StatusOr<v1::WaitJobResponse> response = head->WaitJob(client::ParseJobRef(job), timeout);
   if (timeout && absl::IsDeadlineExceeded(response.status())) {
     Remark(fmt::format("job {} goes on after {}", job, FormatDuration(*timeout)));
     return kExitTimeout;

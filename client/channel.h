@@ -15,6 +15,8 @@
 
 namespace rayctl::client {
 
+inline constexpr std::uint32_t kApiVersion = 1;  // Of rayctl/v1, as GetVersion and /version tell it.
+
 // gRPC metadata: `authorization: Bearer rct_…`.
 inline constexpr char kAuthorizationKey[] = "authorization";
 // gRPC metadata of an agent of a head that runs with --insecure: its node id in decimal. A head with TLS ignores it and

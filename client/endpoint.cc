@@ -17,8 +17,10 @@
 #include <system_error>
 
 #include "absl/strings/ascii.h"
+#include "base/addresses.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
+#include "base/whole_files.h"
 #include "client/channel.h"
 #include "client/identity.h"
 #include "client/token.h"
@@ -54,31 +56,6 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
     }
     text.append(buffer.data(), static_cast<std::size_t>(got));
   }
-}
-
-// Written whole or not at all, readable by its owner alone.
-absl::Status WritePrivateFile(const std::string& path, std::string_view text) {
-  const std::string temporary = fmt::format("{}.{}", path, ::getpid());
-  const auto failed = [&] {
-    const absl::Status status = absl::UnavailableError(fmt::format("writing {}: {}", path, std::strerror(errno)));
-    ::unlink(temporary.c_str());
-    return status;
-  };
-  UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (!file.valid()) {
-    return failed();
-  }
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(file.get(), text.data() + done, text.size() - done);
-    if (wrote < 0 && errno != EINTR) {
-      return failed();
-    }
-    done += wrote > 0 ? static_cast<std::size_t>(wrote) : 0;
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return failed();
-  }
-  return absl::OkStatus();
 }
 
 std::optional<RunningDaemon> ReadDaemon(const fs::path& run_dir, bool is_head) {
@@ -118,10 +95,6 @@ std::optional<RunningDaemon> ReadDaemon(const fs::path& run_dir, bool is_head) {
   return daemon;
 }
 
-bool IsLoopbackName(std::string_view host) {
-  return host == "localhost" || host == "::1" || host.substr(0, 4) == "127.";
-}
-
 // Whether the address that a person gave is that head: by its own words, or by any loopback name and its port.
 bool Means(const std::string& address, const RunningDaemon& daemon) {
   if (address == daemon.address || address == daemon.local_address) {
@@ -129,7 +102,7 @@ bool Means(const std::string& address, const RunningDaemon& daemon) {
   }
   const absl::StatusOr<HostPort> given = SplitAddress(address);
   const absl::StatusOr<HostPort> known = SplitAddress(daemon.address);
-  return daemon.is_head && given.ok() && known.ok() && given->port == known->port && IsLoopbackName(given->host);
+  return daemon.is_head && given.ok() && known.ok() && given->port == known->port && net::IsLoopbackHost(given->host);
 }
 
 std::string CredentialsDir(const std::string& home, const std::string& address) {
@@ -397,12 +370,10 @@ absl::Status SaveCredentials(const std::string& home, const std::string& address
       return absl::UnavailableError(fmt::format("making {}: {}", path, std::strerror(errno)));
     }
   }
-  absl::Status status = WritePrivateFile(folder + "/ca.pem", ca_pem);
+  const std::string token_line = fmt::format("{}\n", token);
+  absl::Status status = WriteWhole({{folder + "/ca.pem", std::string(ca_pem)}, {folder + "/token", token_line}});
   if (status.ok()) {
-    status = WritePrivateFile(folder + "/token", fmt::format("{}\n", token));
-  }
-  if (status.ok()) {
-    status = WritePrivateFile(root + "/current", fmt::format("{}\n", address));
+    status = WriteWhole({{root + "/current", fmt::format("{}\n", address)}});
   }
   return status;
 }

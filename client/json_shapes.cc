@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <system_error>
 
 #include "base/json_text.h"
 #include "base/resources.h"
@@ -79,6 +81,18 @@ ordered_json List(const google::protobuf::RepeatedPtrField<Message>& values) {
 }
 
 }  // namespace
+
+v1::JobRef ParseJobRef(const std::string& text) {
+  v1::JobRef ref;
+  std::uint64_t id = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (error == std::errc{} && end == text.data() + text.size()) {
+    ref.set_id(id);
+  } else {
+    ref.set_name(text);
+  }
+  return ref;
+}
 
 ordered_json AmountJson(double amount) {
   if (std::isfinite(amount) && std::abs(amount) < kExactMax && amount == std::floor(amount)) {

@@ -9,6 +9,9 @@
 // The JSON that `-o json` and the REST API give: snake_case, unset = null, times RFC 3339 UTC. Names here are frozen.
 namespace rayctl::client {
 
+// JOB on a command line and in a URL: an id or a name.
+v1::JobRef ParseJobRef(const std::string& text);
+
 nlohmann::ordered_json JobJson(const v1::Job& job);
 nlohmann::ordered_json SpecJson(const v1::JobSpec& spec);
 nlohmann::ordered_json WorkerJson(const v1::Worker& worker);

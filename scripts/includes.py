@@ -16,7 +16,7 @@ MAY = {
     "worker/process": ["base"],
     "worker/shim": ["base", "worker/process"],
     "client": ["base"],
-    "cli": ["base", "client"],
+    "cli": ["base", "client", "worker/process"],  # doctor asks what a job would get here.
     "daemon/link": ["base", "scheduler"],
     "daemon/head": ["base", "scheduler", "daemon/link"],
     "daemon/agent": ["base", "worker/process", "worker/shim", "client", "daemon/link", "daemon/net", "daemon/rpc"],

@@ -19,11 +19,11 @@
 #include <string_view>
 
 #include "absl/strings/str_split.h"
+#include "base/addresses.h"
 #include "base/json_text.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
 #include "client/endpoint.h"
-#include "daemon/net/addresses.h"
 #include "fmt/format.h"
 #include "worker/process/cgroups.h"
 #include "worker/process/proc.h"

@@ -3,6 +3,7 @@
 
 #include "base/names.h"
 #include "base/status_text.h"
+#include "client/channel.h"
 #include "client/token.h"
 #include "daemon/rpc/service_context.h"
 #include "daemon/rpc/translate.h"
@@ -44,7 +45,7 @@ class ClusterService final : public v1::ClusterService::CallbackService {
                                        v1::GetVersionResponse* response) override {
     return OnLoop(services_, call, [this, response](const Caller&, const Finish& finish) {
       response->set_version(services_.options.version);
-      response->set_api(kApiVersion);
+      response->set_api(client::kApiVersion);
       finish(absl::OkStatus());
     });
   }

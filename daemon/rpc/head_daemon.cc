@@ -22,12 +22,14 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "base/addresses.h"
 #include "base/startup_memory.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
+#include "base/whole_files.h"
+#include "client/channel.h"
 #include "client/endpoint.h"
 #include "client/token.h"
-#include "daemon/net/addresses.h"
 #include "daemon/net/port_owner.h"
 #include "daemon/rpc/authority.h"
 #include "daemon/rpc/head_files.h"
@@ -206,23 +208,17 @@ class HeadDaemon {
   std::string PortPath() const { return head_dir_ + "/port"; }
 
   // A head whose port was picked takes the same one again while it is free: its agents come back to where they knew it.
-  std::uint16_t PortToTake() const {
-    if (options_.port != 0) {
-      return options_.port;
-    }
+  std::uint16_t PortBefore() const {
     const absl::StatusOr<std::string> text = ReadFile(PortPath());
     std::uint32_t port = 0;
-    if (!text.ok() || !absl::SimpleAtoi(*text, &port) || port > std::numeric_limits<std::uint16_t>::max()) {
-      return 0;
-    }
-    const auto before = static_cast<std::uint16_t>(port);
-    const std::string host = options_.insecure && options_.host.empty() ? "127.0.0.1" : options_.host;
-    return net::CheckListen(host, before, "--port").ok() ? before : std::uint16_t{0};
+    const bool known = text.ok() && absl::SimpleAtoi(*text, &port) && port <= std::numeric_limits<std::uint16_t>::max();
+    return known ? static_cast<std::uint16_t>(port) : std::uint16_t{0};
   }
 
   absl::Status Listen() {
     ServerOptions server_options{.host = net::IsAnyHost(options_.host) ? std::string() : options_.host,
-                                 .port = PortToTake(),
+                                 .port = options_.port,
+                                 .preferred_port = PortBefore(),
                                  .version = options_.version,
                                  .started_at = clock_->Read().wall,
                                  .insecure = options_.insecure};
@@ -235,7 +231,7 @@ class HeadDaemon {
     web::WebOptions web_options{.host = options_.dashboard_host,
                                 .port = options_.dashboard_port,
                                 .version = options_.version,
-                                .api = kApiVersion,
+                                .api = client::kApiVersion,
                                 .insecure = options_.insecure};
     if (authority_) {
       web_options.tls = {identity_.certificate_pem + authority_->identity().certificate_pem, identity_.key_pem};
@@ -280,11 +276,11 @@ class HeadDaemon {
                                        {"node_name", ""},
                                        {"version", options_.version},
                                        {"insecure", options_.insecure}};
-    if (absl::Status written = WritePrivateFile(AboutPath(), about.dump() + "\n"); !written.ok()) {
+    if (absl::Status written = WriteWhole({{AboutPath(), about.dump() + "\n"}}); !written.ok()) {
       return written;
     }
     if (options_.port == 0) {
-      if (absl::Status written = WritePrivateFile(PortPath(), std::to_string(server_->port()) + "\n"); !written.ok()) {
+      if (absl::Status written = WriteWhole({{PortPath(), std::to_string(server_->port()) + "\n"}}); !written.ok()) {
         return written;
       }
     }

@@ -81,26 +81,6 @@ absl::Status CheckLocalFolder(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status WritePrivateFile(const std::string& path, std::string_view text) {
-  const std::string temporary = path + ".new";
-  const UniqueFd file(
-      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
-  if (!file.valid()) {
-    return Errno("writing", temporary);
-  }
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(file.get(), text.data() + done, text.size() - done);
-    if (wrote < 0 && errno != EINTR) {
-      return Errno("writing", temporary);
-    }
-    done += wrote > 0 ? static_cast<std::size_t>(wrote) : 0;
-  }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return Errno("writing", path);
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) {
@@ -151,10 +131,8 @@ absl::StatusOr<Identity> WriteServerIdentity(const std::string& head_dir, const 
   if (!identity.ok()) {
     return identity;
   }
-  absl::Status written = WritePrivateFile(head_dir + "/server.key", identity->key_pem);
-  if (written.ok()) {
-    written = WritePrivateFile(head_dir + "/server.pem", identity->certificate_pem);
-  }
+  const absl::Status written = WriteWhole(
+      {{head_dir + "/server.key", identity->key_pem}, {head_dir + "/server.pem", identity->certificate_pem}});
   return written.ok() ? std::move(identity) : absl::StatusOr<Identity>(written);
 }
 

@@ -18,8 +18,6 @@ namespace rayctl::rpc {
 absl::Status MakePrivateFolder(const std::string& path);
 // FAILED_PRECONDITION: the folder is on a network file system, where the journal's locks do not hold.
 absl::Status CheckLocalFolder(const std::string& path);
-// Whole or not at all, 0600, for what is made anew at every start.
-absl::Status WritePrivateFile(const std::string& path, std::string_view text);
 // NOT_FOUND: no such file.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 

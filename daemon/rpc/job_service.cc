@@ -169,15 +169,11 @@ class JobService final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* call, const v1::GetJobRequest* request,
                                    v1::GetJobResponse* response) override {
     return OnLoop(services_, call, [this, request, response](const Caller&, const Finish& finish) {
-      const head::Head& head = services_.loop.head();
-      const absl::StatusOr<const head::JobRecord*> job = FindJob(head, request->job());
-      if (job.ok()) {
-        *response->mutable_job() = JobView(head, **job, Detail::kFull);
-        for (v1::Worker& worker : WorkerViews(head, **job)) {
-          *response->add_workers() = std::move(worker);
-        }
+      absl::StatusOr<v1::GetJobResponse> described = DescribeJob(services_.loop.head(), request->job());
+      if (described.ok()) {
+        *response = *std::move(described);
       }
-      finish(job.status());
+      finish(described.status());
     });
   }
 

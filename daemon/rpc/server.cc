@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/addresses.h"
 #include "client/channel.h"
 #include "daemon/net/port_owner.h"
 #include "daemon/rpc/service_context.h"
@@ -23,19 +24,15 @@ namespace {
 // Strangers may open connections; what they make the server hold is bounded.
 constexpr std::size_t kBufferBytesMax = std::size_t{512} << 20;
 
-std::string ListenAddress(const ServerOptions& options) {
-  if (options.insecure) {
-    return fmt::format("{}:{}", options.host.empty() ? "127.0.0.1" : options.host, options.port);
-  }
-  if (options.host.empty()) {
-    return fmt::format("[::]:{}", options.port);  // Both families; gRPC falls back where there is no IPv6.
-  }
-  return options.host.find(':') == std::string::npos ? fmt::format("{}:{}", options.host, options.port)
-                                                     : fmt::format("[{}]:{}", options.host, options.port);
+// Empty: every address.
+std::string ListenHost(const ServerOptions& options) {
+  return options.insecure && options.host.empty() ? "127.0.0.1" : options.host;
 }
 
-bool IsLoopback(const std::string& host) {
-  return host.empty() || host == "localhost" || host == "::1" || host.starts_with("127.");
+std::string ListenAddress(const ServerOptions& options) {
+  const std::string host = ListenHost(options);
+  // Of every address both families; gRPC falls back where there is no IPv6.
+  return net::JoinAddress(host.empty() ? "::" : host, options.port);
 }
 
 }  // namespace
@@ -73,16 +70,17 @@ Server::~Server() = default;
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, HeadLoop& loop,
                                                       std::shared_ptr<const Clock> clock, const Authority* authority,
                                                       const Identity& server_identity) {
-  if (options.insecure && !IsLoopback(options.host)) {
+  if (options.insecure && !options.host.empty() && !net::IsLoopbackHost(options.host)) {
     return absl::InvalidArgumentError(fmt::format(
         "--insecure listens on loopback only, not on {}; leave --insecure out for a cluster of several machines",
         options.host));
   }
   if (options.port != 0) {
-    const std::string host = options.insecure && options.host.empty() ? "127.0.0.1" : options.host;
-    if (absl::Status free = net::CheckListen(host, options.port, kPortFlag); !free.ok()) {
+    if (absl::Status free = net::CheckListen(ListenHost(options), options.port, kPortFlag); !free.ok()) {
       return free;
     }
+  } else if (net::CheckListen(ListenHost(options), options.preferred_port, kPortFlag).ok()) {
+    options.port = options.preferred_port;
   }
   std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
   std::shared_ptr<Gatekeeper> gatekeeper;

@@ -14,15 +14,15 @@
 namespace rayctl::rpc {
 
 struct ServerOptions {
-  std::string host;        // Empty: every address.
-  std::uint16_t port = 0;  // 0 picks one.
+  std::string host;                  // Empty: every address.
+  std::uint16_t port = 0;            // 0 picks one.
+  std::uint16_t preferred_port = 0;  // The one to pick while it is free; 0: any.
   std::string version = "0.1.0";
   std::string address;  // As clients are told; filled in by the daemon once the port is known.
   WallTime started_at{};
   bool insecure = false;  // Plain text, loopback only, everybody is an admin.
 };
 
-inline constexpr std::uint32_t kApiVersion = 1;
 inline constexpr char kPortFlag[] = "--port";
 
 // The head's gRPC server: every call is turned into an event of the loop or a reading of its state. Made, used and

@@ -198,6 +198,19 @@ absl::StatusOr<const head::JobRecord*> FindJob(const head::Head& head, const v1:
   return absl::InvalidArgumentError("job: neither an id nor a name");
 }
 
+absl::StatusOr<v1::GetJobResponse> DescribeJob(const head::Head& head, const v1::JobRef& ref) {
+  const absl::StatusOr<const head::JobRecord*> job = FindJob(head, ref);
+  if (!job.ok()) {
+    return job.status();
+  }
+  v1::GetJobResponse description;
+  *description.mutable_job() = JobView(head, **job, Detail::kFull);
+  for (v1::Worker& worker : WorkerViews(head, **job)) {
+    *description.add_workers() = std::move(worker);
+  }
+  return description;
+}
+
 absl::Status ListJobs(const head::Head& head, const v1::ListJobsRequest& request, v1::ListJobsResponse& response) {
   const absl::StatusOr<std::optional<std::uint64_t>> after = ParsePageToken(request.page_token());
   if (!after.ok()) {

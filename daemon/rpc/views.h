@@ -24,8 +24,10 @@ std::vector<::rayctl::v1::Worker> WorkerViews(const head::Head& head, const head
 // All but address, version and started_at, which the daemon knows.
 void FillStatus(const head::Head& head, ::rayctl::v1::GetStatusResponse& response);
 
-// NOT_FOUND: no such job. INVALID_ARGUMENT: the reference is empty.
+// NOT_FOUND: no such job. INVALID_ARGUMENT: the reference is empty. Both, likewise, below.
 absl::StatusOr<const head::JobRecord*> FindJob(const head::Head& head, const ::rayctl::v1::JobRef& ref);
+// The whole of a job, with the workers of its current attempt.
+absl::StatusOr<::rayctl::v1::GetJobResponse> DescribeJob(const head::Head& head, const ::rayctl::v1::JobRef& ref);
 
 // Pages. INVALID_ARGUMENT: a page token that no earlier page gave.
 absl::Status ListJobs(const head::Head& head, const ::rayctl::v1::ListJobsRequest& request,

@@ -35,23 +35,9 @@ std::string Unescape(std::string_view text) {
 }
 
 absl::StatusOr<std::string> Job(const head::Head& head, const std::string& name) {
-  v1::JobRef ref;
-  std::uint64_t id = 0;
-  if (absl::SimpleAtoi(name, &id)) {
-    ref.set_id(id);
-  } else {
-    ref.set_name(name);
-  }
-  const absl::StatusOr<const head::JobRecord*> job = FindJob(head, ref);
-  if (!job.ok()) {
-    return job.status();
-  }
-  v1::GetJobResponse description;
-  *description.mutable_job() = JobView(head, **job, Detail::kFull);
-  for (v1::Worker& worker : WorkerViews(head, **job)) {
-    *description.add_workers() = std::move(worker);
-  }
-  return Line(client::DescriptionJson(description));
+  const absl::StatusOr<v1::GetJobResponse> description = DescribeJob(head, client::ParseJobRef(name));
+  return description.ok() ? absl::StatusOr<std::string>(Line(client::DescriptionJson(*description)))
+                          : description.status();
 }
 
 }  // namespace

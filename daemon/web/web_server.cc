@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "daemon/net/addresses.h"
+#include "base/addresses.h"
 #include "daemon/net/peer_user.h"
 #include "daemon/net/port_owner.h"
 #include "daemon/web/access.h"

@@ -1,4 +1,4 @@
-#include "daemon/net/addresses.h"
+#include "base/addresses.h"
 
 #include <catch2/catch.hpp>
 

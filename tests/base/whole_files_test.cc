@@ -39,7 +39,8 @@ std::string Contents(const std::string& path) {
 TEST_CASE("files are written together, for their owner alone, over what was there", "[base]") {
   const Folder folder;
   std::ofstream(folder.In("a")) << "something longer than what comes";
-  REQUIRE(WriteDurably({{folder.In("a"), "one"}, {folder.In("b"), ""}}).ok());
+  const auto write = GENERATE(WriteWhole, WriteDurably);
+  REQUIRE(write({{folder.In("a"), "one"}, {folder.In("b"), ""}}).ok());
   CHECK(Contents(folder.In("a")) == "one");
   CHECK(Contents(folder.In("b")).empty());
   CHECK(folder.Files() == 2);
@@ -53,11 +54,21 @@ TEST_CASE("files are written together, for their owner alone, over what was ther
 TEST_CASE("where one file cannot be written none is put in place", "[base]") {
   const Folder folder;
   std::ofstream(folder.In("a")) << "old";
-  std::filesystem::create_directory(folder.In("b.new"));
-  CHECK_FALSE(WriteDurably({{folder.In("a"), "new"}, {folder.In("b"), "new"}}).ok());
-  CHECK(Contents(folder.In("a")) == "old");
-  CHECK(WriteDurably({{folder.In("none/a"), "x"}}).code() == absl::StatusCode::kNotFound);
-  CHECK(WriteDurably({}).ok());
+  for (const auto write : {WriteWhole, WriteDurably}) {
+    CHECK(write({{folder.In("a"), "new"}, {folder.In("none/b"), "new"}}).code() == absl::StatusCode::kNotFound);
+    CHECK(Contents(folder.In("a")) == "old");
+    CHECK(folder.Files() == 1);
+    CHECK(write({}).ok());
+  }
+}
+
+TEST_CASE("what cannot be put in place leaves nothing behind", "[base]") {
+  const Folder folder;
+  std::filesystem::create_directory(folder.In("a"));
+  for (const auto write : {WriteWhole, WriteDurably}) {
+    CHECK_FALSE(write({{folder.In("a"), "new"}}).ok());
+    CHECK(folder.Files() == 1);
+  }
 }
 
 }  // namespace

@@ -64,13 +64,6 @@ TEST_CASE("exit codes tell who is to blame", "[cli]") {
   }
 }
 
-TEST_CASE("JOB is an id or a name", "[cli]") {
-  CHECK(ParseJobRef("17").id() == 17);
-  CHECK(ParseJobRef("17b").name() == "17b");
-  CHECK(ParseJobRef("-1").name() == "-1");
-  CHECK(ParseJobRef("99999999999999999999999").name() == "99999999999999999999999");
-}
-
 TEST_CASE("pairs and amounts are lists or JSON", "[cli]") {
   CHECK(*ParsePairs("rack=r1, zone = z") == std::map<std::string, std::string>{{"rack", "r1"}, {"zone", "z"}});
   CHECK(*ParsePairs(R"({"rack": "r1", "n": 2})") == std::map<std::string, std::string>{{"rack", "r1"}, {"n", "2"}});

@@ -20,8 +20,7 @@ Facts Well() {
                    .descriptors_soft = 1024,
                    .descriptors_hard = 1 << 20,
                    .cgroup_v1 = false,
-                   .cgroup_v2 = true,
-                   .cgroup_writable = true};
+                   .cgroup_v2 = true};
   facts.folders = {.state_dir = "/var/rayctl",
                    .file_system = "ext4",
                    .network_file_system = false,
@@ -116,8 +115,8 @@ const std::vector<Case> kCases = {
     {"few descriptors", [](Facts& f) { f.machine.descriptors_hard = 1024; }, "descriptors", Verdict::kWarning,
      "LimitNOFILE="},
     {"no cgroups", [](Facts& f) { f.machine.cgroup_v2 = false; }, "cgroups", Verdict::kWarning, "environment"},
-    {"cgroups not ours", [](Facts& f) { f.machine.cgroup_writable = false; }, "cgroups", Verdict::kWarning,
-     "not writable"},
+    {"cgroups not ours", [](Facts& f) { f.machine.cgroup_remarks = {"memory is not enforced here"}; }, "cgroups",
+     Verdict::kWarning, "v2: memory is not enforced here"},
 };
 
 TEST_CASE("each fact that is not well is found, judged and explained", "[doctor]") {

@@ -9,6 +9,13 @@ namespace {
 
 std::string Line(const nlohmann::ordered_json& json) { return JsonText(json, NonFinite::kStrings); }
 
+TEST_CASE("JOB is an id or a name", "[json_shapes]") {
+  CHECK(ParseJobRef("17").id() == 17);
+  CHECK(ParseJobRef("17b").name() == "17b");
+  CHECK(ParseJobRef("-1").name() == "-1");
+  CHECK(ParseJobRef("99999999999999999999999").name() == "99999999999999999999999");
+}
+
 TEST_CASE("a job that waits has every field, and null where nothing is set", "[json_shapes]") {
   v1::Job job;
   job.set_id(3);

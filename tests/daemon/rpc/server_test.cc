@@ -453,7 +453,7 @@ TEST_CASE("an insecure head listens on loopback only and lets everybody in there
   v1::GetVersionResponse version;
   const auto context = Context("");
   REQUIRE(v1::ClusterService::NewStub(head.Channel())->GetVersion(context.get(), {}, &version).ok());
-  CHECK(version.api() == kApiVersion);
+  CHECK(version.api() == client::kApiVersion);
   boost::asio::io_context io;
   SystemClock clock;
   test::BreakableStore store;
