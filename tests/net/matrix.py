@@ -31,12 +31,9 @@ VICTIMS = ("head", "agent", "shim", "rank", "cut", "reboot", "head stopped", "ag
 LONG_VICTIMS = ("agent gone", "long cut")
 # A new attempt follows these and no other.
 COSTLY = {"shim", "rank", "reboot", *LONG_VICTIMS}
-# Known: a shim that does not listen yet when its agent dies is not found by the next agent, whose own shim of the job then
-# ends because the first holds the state file. That costs an attempt.
-MAY_COST = {("agent", "starting")}
 # About a minute's worth.
 QUICK = [("head", moment, 2) for moment in MOMENTS] + [(victim, "running", 2) for victim in VICTIMS if victim != "head"] + [
-    ("reboot", "stopping", 1), ("agent", "recovering", 1), ("shim", "starting", 1)]
+    ("reboot", "stopping", 1), ("agent", "recovering", 1), ("agent", "starting", 1), ("shim", "starting", 1)]
 
 SHIM = """#!/bin/sh
 # A shim that says when it begins, and waits if it is asked to.
@@ -328,8 +325,7 @@ agent_grace: {agent_grace}
                 raise AssertionError(f"job {job} ended {now['state']}, not {right}: {now['message']}")
             base = 1 if self.moment == "recovering" else 0
             struck = job == self.jobs[0]  # Of a job that waits nothing can be struck.
-            costs = self.victim in COSTLY or (self.victim, self.moment) in MAY_COST
-            most = base + (1 if costs and struck else 0)
+            most = base + (1 if self.victim in COSTLY and struck else 0)
             if now["attempt"] > most:
                 raise AssertionError(f"job {job} needed attempt {now['attempt']}, {most} is the most: {now['message']}")
         return f"{now['state']} in attempt {now['attempt']}"

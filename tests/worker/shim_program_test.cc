@@ -1,14 +1,17 @@
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <sstream>
 
 #include "tests/worker/shim_fixture.h"
@@ -255,6 +258,73 @@ TEST_CASE("one living shim a job; a dead one's place is free", "[shim_program]")
   process::WorkerProcess open_dir = process::WorkerProcess::Spawn(options).value();
   REQUIRE(Readable(open_dir.pidfd()));
   CHECK(CodeOf(*open_dir.Poll()) == 1);
+}
+
+// Spawned as an agent does it, with the first frame on its way before it reads any.
+class SecondShim {
+ public:
+  explicit SecondShim(const ShimProgram& shim) {
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    agent_.emplace(UniqueFd(ends[0]));
+    theirs_.Reset(ends[1]);
+    local::AgentToShim message;
+    message.mutable_id()->set_job_id(7);
+    message.mutable_hello()->set_protocol(1);
+    agent_->Send(message);
+    options_.argv = shim.Arguments();
+    options_.argv.insert(options_.argv.end(), {"--agent-fd", std::to_string(theirs_.get())});
+    options_.keep_fds = {theirs_.get()};
+  }
+  process::WorkerProcess Spawn() {
+    process::WorkerProcess spawned = process::WorkerProcess::Spawn(options_).value();
+    theirs_.Reset();
+    return spawned;
+  }
+  AgentPeer& agent() { return *agent_; }
+
+ private:
+  std::optional<AgentPeer> agent_;
+  UniqueFd theirs_;
+  process::SpawnOptions options_;
+};
+
+TEST_CASE("a shim whose agent was gone before it listened ends without a trace", "[shim_program]") {
+  ShimProgram shim;
+  shim.Hello();
+  shim.Await(Agent::kHello);
+  SecondShim second(shim);
+  second.agent().Close();
+  process::WorkerProcess late = second.Spawn();
+  REQUIRE(Readable(late.pidfd()));
+  CHECK(CodeOf(*late.Poll()) == 1);
+  shim.Reconnect();  // The socket is still the living one's.
+  shim.Hello();
+  CHECK(shim.Await(Agent::kHello).hello().shim_pid() == shim.process().pid());
+  ::kill(shim.process().pid(), SIGKILL);
+  shim.AwaitEnd();
+  SecondShim third(shim);
+  third.agent().Close();
+  process::WorkerProcess later = third.Spawn();
+  REQUIRE(Readable(later.pidfd()));
+  CHECK(CodeOf(*later.Poll()) == 1);
+  CHECK(ReadShimState(shim.state_path()).value().header.shim_pid() == shim.process().pid());
+}
+
+TEST_CASE("a shim waits until the one before it is gone, and then serves its agent", "[shim_program]") {
+  ShimProgram shim;
+  shim.Hello();
+  shim.Await(Agent::kHello);
+  SecondShim second(shim);
+  process::WorkerProcess next = second.Spawn();
+  ::kill(shim.process().pid(), SIGKILL);
+  shim.AwaitEnd();
+  const std::optional<local::ShimToAgent> hello = second.agent().Next();
+  REQUIRE(hello);
+  CHECK(hello->hello().shim_pid() == next.pid());
+  ::kill(next.pid(), SIGTERM);
+  REQUIRE(Readable(next.pidfd()));
+  CHECK(CodeOf(*next.Poll()) == 0);
 }
 
 TEST_CASE("much output on both streams is kept whole through rotations", "[shim_program]") {

@@ -1,6 +1,7 @@
 #include "worker/shim/shim_loop.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -76,7 +77,7 @@ absl::Status Loop::Prepare() {
   for (const std::string& folder : cgroup_->Folders()) {
     header.add_cgroups(folder);
   }
-  absl::StatusOr<StateFile> state = StateFile::Create(job_dir_ + "/shim.state", header);
+  absl::StatusOr<StateFile> state = TakeStateFile(header);
   if (!state.ok()) {
     return state.status();
   }
@@ -99,6 +100,10 @@ absl::Status Loop::Prepare() {
     return ranks.status();
   }
   rank_listener_ = *std::move(ranks);
+  if (AgentHungUp()) {
+    state_->Remove();
+    return AgentGone();
+  }
   reserve_.Reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 
   // Whatever a rank leaves behind becomes our child, so that it can be found.
@@ -141,6 +146,30 @@ absl::Status Loop::Prepare() {
   }
   return absl::OkStatus();
 }
+
+// An agent looks for the shims of the one before it by their sockets. A shim whose agent was gone before it listened
+// may have been missed, so it ends, and what it was sent is lost with it; from then on the next agent finds it. The
+// shim that the next agent spawns for the job meanwhile waits until that one is gone, as long as its own agent lives.
+absl::StatusOr<StateFile> Loop::TakeStateFile(const local::ShimStateHeader& header) {
+  const std::string path = job_dir_ + "/shim.state";
+  if (options_.agent_fd < 0) {
+    return StateFile::Create(path, header);
+  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (AgentHungUp()) {
+    return AgentGone();
+  }
+  absl::StatusOr<StateFile> state = StateFile::Create(path, header, StateFile::IfHeld::kWait);
+  ::prctl(PR_SET_PDEATHSIG, 0);
+  return state;
+}
+
+bool Loop::AgentHungUp() const {
+  pollfd agent{.fd = options_.agent_fd, .events = POLLRDHUP, .revents = 0};
+  return options_.agent_fd >= 0 && ::poll(&agent, 1, 0) > 0;
+}
+
+absl::Status Loop::AgentGone() const { return absl::CancelledError("the agent that spawned this shim has gone"); }
 
 absl::Status Loop::Run() {
   Log("shim started job=" + std::to_string(options_.job.value) + " pid=" + std::to_string(::getpid()));

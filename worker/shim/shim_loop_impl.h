@@ -66,6 +66,10 @@ class Loop final : public ShimLoop {
   absl::Status Run() override;
 
  private:
+  absl::StatusOr<StateFile> TakeStateFile(const local::ShimStateHeader& header);
+  bool AgentHungUp() const;
+  absl::Status AgentGone() const;
+
   struct Pending {
     Event event;
     std::uint64_t speaker = 0;  // The rank connection that a RankSaid came over.

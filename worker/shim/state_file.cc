@@ -97,7 +97,8 @@ bool ShimLives(const local::ShimStateHeader& header) {
          process::StartTicks(static_cast<pid_t>(header.shim_pid())) == header.shim_start_ticks();
 }
 
-absl::StatusOr<StateFile> StateFile::Create(const std::string& path, const local::ShimStateHeader& header) {
+absl::StatusOr<StateFile> StateFile::Create(const std::string& path, const local::ShimStateHeader& header,
+                                            IfHeld if_held) {
   if (const std::size_t slash = path.rfind('/'); slash != std::string::npos && slash > 0) {
     if (absl::Status made = process::MakeFolders(path.substr(0, slash)); !made.ok()) {
       return made;
@@ -111,7 +112,10 @@ absl::StatusOr<StateFile> StateFile::Create(const std::string& path, const local
     if (!file.fd_.valid()) {
       return process::ErrnoStatus("opening " + path, errno);
     }
-    if (::flock(file.fd_.get(), LOCK_EX | LOCK_NB) < 0) {
+    if (::flock(file.fd_.get(), if_held == IfHeld::kWait ? LOCK_EX : LOCK_EX | LOCK_NB) < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
       if (errno == EWOULDBLOCK) {
         return absl::AlreadyExistsError(path + " is held by a living shim");
       }

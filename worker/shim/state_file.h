@@ -30,9 +30,11 @@ bool ShimLives(const local::ShimStateHeader& header);
 // The state file of a living shim. The lock on it says that it lives; it goes with the process, however that ends.
 class StateFile {
  public:
+  enum class IfHeld { kRefuse, kWait };
   // Makes folders and file, and writes the header. What a dead shim left there is kept as `<path>.old`. ALREADY_EXISTS:
-  // a living shim holds it.
-  static absl::StatusOr<StateFile> Create(const std::string& path, const local::ShimStateHeader& header);
+  // a living shim holds it; or blocks until it is gone.
+  static absl::StatusOr<StateFile> Create(const std::string& path, const local::ShimStateHeader& header,
+                                          IfHeld if_held = IfHeld::kRefuse);
 
   // After a failure (disk full) the record is kept and written before the next one.
   absl::Status Append(const local::ShimStateRecord& record);
