@@ -13,4 +13,8 @@ bool IsName(std::string_view name) {
          });
 }
 
+bool IsJobName(std::string_view name) {
+  return IsName(name) && (name.empty() || name.find_first_not_of("0123456789") != std::string_view::npos);
+}
+
 }  // namespace rayctl

@@ -12,4 +12,8 @@ constexpr std::string_view kNameRule = "at most 253 bytes, without / and control
 // too: the head chooses one.
 bool IsName(std::string_view name);
 
+constexpr std::string_view kJobNameRule =
+    "at most 253 bytes, without / and control characters, and not digits alone, which would be taken for a job's id";
+bool IsJobName(std::string_view name);
+
 }  // namespace rayctl

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/json_text.h"
+#include "base/names.h"
 #include "base/resources.h"
 #include "cli/job_file_tune.h"
 #include "cli/yaml_walk.h"
@@ -21,6 +22,17 @@ void SetDuration(google::protobuf::Duration* duration, std::int64_t nanos) {
   constexpr std::int64_t kNanosPerSecond = 1'000'000'000;
   duration->set_seconds(nanos / kNanosPerSecond);
   duration->set_nanos(static_cast<std::int32_t>(nanos % kNanosPerSecond));
+}
+
+// `other` is where else a name may stand.
+void ReadName(YamlWalk& walk, const Place& place, std::string_view other, v1::JobSpec& spec) {
+  const std::string name = walk.Text(place);
+  if (!IsJobName(name)) {
+    walk.Fail(place, fmt::format("expected a name of {}", kJobNameRule));
+  } else if (!spec.name().empty() && spec.name() != name) {
+    walk.Fail(place, fmt::format("expected {}, the name {}", spec.name(), other));
+  }
+  spec.set_name(name);
 }
 
 void ReadNumWorkers(YamlWalk& walk, const Place& place, v1::ScalingConfig& scaling) {
@@ -97,14 +109,7 @@ void ReadScaling(YamlWalk& walk, const Place& place, v1::ScalingConfig& scaling)
 void ReadRun(YamlWalk& walk, const Place& place, v1::JobSpec& spec) {
   v1::RunConfig& run = *spec.mutable_run_config();
   walk.Fields(place, {
-                         {"name",
-                          [&](const Place& at) {
-                            const std::string name = walk.Text(at);
-                            if (!spec.name().empty() && spec.name() != name) {
-                              walk.Fail(at, fmt::format("expected {}, the name at the top", spec.name()));
-                            }
-                            spec.set_name(name);
-                          }},
+                         {"name", [&](const Place& at) { ReadName(walk, at, "at the top", spec); }},
                          {"storage_path", [&](const Place& at) { run.set_storage_path(walk.Text(at)); }},
                          {"failure_config",
                           [&](const Place& failure) {
@@ -142,18 +147,14 @@ void ReadJob(YamlWalk& walk, const Place& root, v1::JobSpec& spec) {
   };
   bool has_entrypoint = false;
   walk.Fields(root, {
-                        {"name",
-                         [&](const Place& at) {
-                           const std::string name = walk.Text(at);
-                           if (!spec.name().empty() && spec.name() != name) {
-                             walk.Fail(at, fmt::format("expected {}, the name in run_config", spec.name()));
-                           }
-                           spec.set_name(name);
-                         }},
+                        {"name", [&](const Place& at) { ReadName(walk, at, "in run_config", spec); }},
                         {"entrypoint",
                          [&](const Place& at) {
                            has_entrypoint = true;
                            spec.set_entrypoint(walk.Written(at));  // `true` is a command.
+                           if (spec.entrypoint().find_first_not_of(" \t\n") == std::string::npos) {
+                             walk.Fail(at, "expected the command that every rank runs, not nothing");
+                           }
                          }},
                         {"working_dir",
                          [&](const Place& at) {
@@ -193,7 +194,14 @@ void ReadJob(YamlWalk& walk, const Place& root, v1::JobSpec& spec) {
                          [&](const Place& at) {
                            spec.set_seed(walk.Whole(at, std::numeric_limits<std::int64_t>::min(), kInt64Max));
                          }},
-                        {"timeout", duration_field(&v1::JobSpec::mutable_timeout)},
+                        {"timeout",
+                         [&](const Place& at) {
+                           const std::int64_t nanos = walk.Nanoseconds(at);
+                           if (nanos == 0) {
+                             walk.Fail(at, kNoTimeout);
+                           }
+                           SetDuration(spec.mutable_timeout(), nanos);
+                         }},
                         {"agent_grace", duration_field(&v1::JobSpec::mutable_agent_grace)},
                         {"grace_period", duration_field(&v1::JobSpec::mutable_grace_period)},
                         {"head_grace", duration_field(&v1::JobSpec::mutable_head_grace)},

@@ -19,6 +19,7 @@ namespace rayctl::cli {
 namespace {
 
 bool stdout_failed = false;
+bool exit_code_is_the_jobs = false;
 
 constexpr int kJsonIndent = 2;
 constexpr std::string_view kColumnGap = "  ";
@@ -63,7 +64,9 @@ bool WriteAll(int fd, std::string_view bytes) {
   return !closed.at(index);
 }
 
-bool StdoutFailed() { return stdout_failed; }
+bool StdoutFailed() { return stdout_failed && !exit_code_is_the_jobs; }
+
+void ExitCodeIsTheJobs() { exit_code_is_the_jobs = true; }
 
 bool Answer(std::string_view text) { return WriteAll(STDOUT_FILENO, text); }
 

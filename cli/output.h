@@ -20,8 +20,10 @@ void AddFormatOption(CLI::App& app, Format& format);
 // Writes everything, or false once the reader of that descriptor is gone; from then on output is dropped quietly. What
 // stdout refuses for another cause, such as a full disk, is remarked once.
 bool WriteAll(int fd, std::string_view bytes);
-// Whether stdout refused anything so.
+// Whether stdout refused anything so, and the verb fails for it.
 bool StdoutFailed();
+// The verb's exit code is a job's own from here on, whatever becomes of stdout.
+void ExitCodeIsTheJobs();
 // An answer, as is.
 bool Answer(std::string_view text);
 // One line on stderr: "rayctl: ", the text, a line end. Control characters of foreign text are shown as '?'.

@@ -54,6 +54,23 @@ absl::StatusOr<std::map<std::string, std::string>> ParsePairs(std::string_view t
   return pairs;
 }
 
+absl::StatusOr<double> ParseAmount(const std::string& name, std::string_view text) {
+  if (name == kMemory) {
+    const absl::StatusOr<std::int64_t> bytes = ParseBytes(text);
+    if (!bytes.ok()) {
+      return absl::InvalidArgumentError(fmt::format("{}: {}", name, rayctl::Text(bytes.status())));
+    }
+    return static_cast<double>(*bytes);
+  }
+  double amount = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), amount);
+  if (error != std::errc{} || end != text.data() + text.size() || !Amount::FromDouble(amount).ok()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: expected an amount of at least 0 with at most 4 decimals, not '{}'", name, text));
+  }
+  return amount;
+}
+
 absl::StatusOr<std::map<std::string, double>> ParseAmounts(std::string_view text) {
   const auto pairs = ParsePairs(text);
   if (!pairs.ok()) {
@@ -61,21 +78,11 @@ absl::StatusOr<std::map<std::string, double>> ParseAmounts(std::string_view text
   }
   std::map<std::string, double> amounts;
   for (const auto& [name, value] : *pairs) {
-    if (name == kMemory) {
-      const absl::StatusOr<std::int64_t> bytes = ParseBytes(value);
-      if (!bytes.ok()) {
-        return absl::InvalidArgumentError(fmt::format("{}: {}", name, rayctl::Text(bytes.status())));
-      }
-      amounts[name] = static_cast<double>(*bytes);
-      continue;
+    const absl::StatusOr<double> amount = ParseAmount(name, value);
+    if (!amount.ok()) {
+      return amount.status();
     }
-    double amount = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), amount);
-    if (error != std::errc{} || end != value.data() + value.size() || !Amount::FromDouble(amount).ok()) {
-      return absl::InvalidArgumentError(
-          fmt::format("{}: expected an amount of at least 0 with at most 4 decimals, not '{}'", name, value));
-    }
-    amounts[name] = amount;
+    amounts[name] = *amount;
   }
   return amounts;
 }

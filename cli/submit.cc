@@ -29,15 +29,15 @@ struct SubmitOptions {
   HeadOptions head;
   std::string name;
   std::optional<std::uint32_t> num_workers;
-  std::string cpus;
-  std::string gpus;
-  std::string memory;
+  std::optional<std::string> cpus;  // Given empty, as by a shell variable that is not set, is a mistake.
+  std::optional<std::string> gpus;
+  std::optional<std::string> memory;
   std::string resources;
   std::vector<std::string> env;
   std::string working_dir;
   std::string queue;
   std::optional<std::int32_t> priority;
-  std::string timeout;
+  std::optional<std::string> timeout;
   std::optional<std::int32_t> max_failures;
   bool no_wait = false;
   bool fail_infeasible = false;
@@ -80,17 +80,22 @@ absl::Status Apply(const SubmitOptions& options, v1::JobSpec& spec) {
   const auto set_amount = [&](const std::string& name, double amount) {
     (*spec.mutable_scaling_config()->mutable_resources_per_worker()->mutable_amounts())[name] = amount;
   };
-  const std::array<std::array<std::string, 3>, 3> amounts{
-      {{"--cpus", "CPU", options.cpus}, {"--gpus", "GPU", options.gpus}, {"--memory", "memory", options.memory}}};
-  for (const auto& [option, name, text] : amounts) {
-    if (text.empty()) {
+  struct Amounts {
+    std::string_view option;
+    std::string name;
+    const std::optional<std::string>& text;
+  };
+  for (const auto& [option, name, text] :
+       {Amounts{"--cpus", "CPU", options.cpus}, Amounts{"--gpus", "GPU", options.gpus},
+        Amounts{"--memory", "memory", options.memory}}) {
+    if (!text) {
       continue;
     }
-    const auto parsed = ParseAmounts(fmt::format("{}={}", name, text));
-    if (!parsed.ok()) {
-      return wrong(option, rayctl::Text(parsed.status()));
+    const absl::StatusOr<double> amount = ParseAmount(name, *text);
+    if (!amount.ok()) {
+      return wrong(option, rayctl::Text(amount.status()));
     }
-    set_amount(name, parsed->at(name));
+    set_amount(name, *amount);
   }
   const auto resources = ParseAmounts(options.resources);
   if (!resources.ok()) {
@@ -106,10 +111,13 @@ absl::Status Apply(const SubmitOptions& options, v1::JobSpec& spec) {
     }
     (*spec.mutable_env_vars())[pair.substr(0, equals)] = pair.substr(equals + 1);
   }
-  if (!options.timeout.empty()) {
-    const absl::StatusOr<Duration> timeout = ParseDuration(options.timeout);
+  if (options.timeout) {
+    const absl::StatusOr<Duration> timeout = ParseDuration(*options.timeout);
     if (!timeout.ok()) {
       return wrong("--timeout", rayctl::Text(timeout.status()));
+    }
+    if (*timeout == Duration{0}) {
+      return wrong("--timeout", kNoTimeout);
     }
     constexpr std::int64_t kNanosPerSecond = 1'000'000'000;
     spec.mutable_timeout()->set_seconds(timeout->count() / kNanosPerSecond);
@@ -151,6 +159,7 @@ int Submit(const v1::JobSpec& spec, const SubmitOptions& options) {
     Remark(fmt::format("job {} was accepted, and following it ended early", id));
     return Failed(code.status());
   }
+  ExitCodeIsTheJobs();
   return *code;
 }
 

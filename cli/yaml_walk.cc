@@ -247,6 +247,9 @@ std::vector<std::pair<std::string, Place>> YamlWalk::Members(const Place& place,
       continue;
     }
     const std::string name = member.first.Scalar();
+    if (name.find('\0') != std::string::npos) {
+      FailAt(member.first.Mark(), place.path, "expected names without a zero byte");
+    }
     if (!seen.insert(name).second) {
       FailAt(member.first.Mark(), Below(place.path, name), "expected once, and it is here again");
     }
@@ -276,6 +279,10 @@ std::optional<YamlWalk::Scalar> YamlWalk::Read(const Place& place, std::string_v
     return std::nullopt;
   }
   const std::string& text = place.node.Scalar();
+  if (text.find('\0') != std::string::npos) {
+    Fail(place, fmt::format("expected {} without a zero byte", expected));
+    return std::nullopt;
+  }
   const std::string& tag = place.node.Tag();
   if (tag == "!" || tag == kStringTag) {
     return Scalar{text, text};

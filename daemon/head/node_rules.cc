@@ -8,7 +8,7 @@
 //   suspect, a rank elsewhere lost its peer      |                    | 10 s after its last sign
 //   the agent ended the stream (crash), or the   | at once            | after that agent_grace + grace_period of the
 //   head was restarted and it has not come back  |                    | longest of its jobs: the shims end theirs first
-//   stream silent, then open or broken           | after 2.5 missed   | 30 s after its last sign
+//   silent, stream open or lost by then          | after 2.5 missed   | 30 s after its last sign
 //                                                | heartbeats (5 s)   |
 //
 // Every count is on the head's steady clock and begins again when the head was started or stalled. A dead node's ranks

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/invariant.h"
+#include "base/names.h"
 #include "base/units.h"
 #include "daemon/head/cause.h"
 #include "daemon/head/head_impl.h"
@@ -12,7 +13,6 @@ namespace rayctl::head {
 namespace {
 
 constexpr std::uint32_t kWorkersMax = 100'000;  // Of one job.
-constexpr std::size_t kNameMax = 255;
 // How long after the ranks' grace period the head waits for nodes that do not answer before it stops anyway.
 constexpr Duration kStopMargin = std::chrono::seconds(5);
 
@@ -63,8 +63,8 @@ absl::Status Head::Impl::CheckSpec(const JobSpec& spec) const {
   if (spec.max_failures < -1) {
     return absl::InvalidArgumentError(fmt::format("max_failures: {} is below -1 (for ever)", spec.max_failures));
   }
-  if (spec.name.size() > kNameMax || spec.name.find('/') != std::string::npos) {
-    return absl::InvalidArgumentError(fmt::format("name: at most {} bytes and no slash", kNameMax));
+  if (!IsJobName(spec.name)) {
+    return absl::InvalidArgumentError(fmt::format("name: {}", kJobNameRule));
   }
   for (const auto& [name, amount] : spec.resources_per_worker.amounts()) {
     if (amount.raw < 0) {

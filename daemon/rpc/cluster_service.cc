@@ -23,6 +23,7 @@ void ServiceContext::FillOwn(::rayctl::v1::GetStatusResponse& response) const {
     response.add_remarks(Text(journal));
   }
 }
+
 namespace {
 
 // Stands for the CA's hash in tokens of a head that has no CA.

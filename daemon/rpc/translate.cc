@@ -279,9 +279,7 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& proto) {
   check.Require(proto.ByteSizeLong() <= kSpecBytesMax, "spec",
                 fmt::format("{} bytes; at most {} are taken", proto.ByteSizeLong(), kSpecBytesMax));
   spec.name = proto.name();
-  check.Require(IsName(spec.name), "name", kNameRule);
-  check.Require(spec.name.empty() || spec.name.find_first_not_of("0123456789") != std::string::npos, "name",
-                fmt::format("{} is a number, and would be taken for the id of a job; add a letter", spec.name));
+  check.Require(IsJobName(spec.name), "name", kJobNameRule);
   spec.entrypoint = proto.entrypoint();
   spec.argv.assign(proto.argv().begin(), proto.argv().end());
   check.Require(spec.entrypoint.empty() != spec.argv.empty(), "entrypoint",

@@ -18,5 +18,14 @@ TEST_CASE("a name steers no terminal, leaves no folder and has an end", "[names]
   CHECK_FALSE(IsName(std::string_view("a\0b", 3)));
 }
 
+TEST_CASE("a job's name is none that looks like an id", "[names]") {
+  CHECK(IsJobName(""));
+  CHECK(IsJobName("1a"));
+  CHECK(IsJobName("-1"));
+  CHECK_FALSE(IsJobName("1"));
+  CHECK_FALSE(IsJobName("007"));
+  CHECK_FALSE(IsJobName("a/b"));
+}
+
 }  // namespace
 }  // namespace rayctl

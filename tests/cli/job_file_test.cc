@@ -32,6 +32,20 @@ TEST_CASE("a wrong job file is refused with its place, its path and the nearest 
        "train_loop_config, scaling_config, run_config, queue, priority, seed, timeout, agent_grace, "
        "grace_period, head_grace or tune, not a list"},
       {"entrypoint: a\nentrypoint: b\n", "job.yaml:2:1: entrypoint: expected once, and it is here again"},
+      {"entrypoint: \"\"\n", "job.yaml:1:13: entrypoint: expected the command that every rank runs, not nothing"},
+      {"entrypoint: \" \\n\"\n", "job.yaml:1:13: entrypoint: expected the command that every rank runs, not nothing"},
+      {"entrypoint: \"a\\0\"\n", "job.yaml:1:13: entrypoint: expected text or a number without a zero byte"},
+      {"entrypoint: a\nenv_vars: {A: \"b\\0\"}\n",
+       "job.yaml:2:15: env_vars.A: expected text or a number without a zero byte"},
+      {"entrypoint: a\nenv_vars: {\"A\\0\": b}\n", "job.yaml:2:12: env_vars: expected names without a zero byte"},
+      {"entrypoint: a\nname: \"1\"\n",
+       "job.yaml:2:7: name: expected a name of at most 253 bytes, without / and control characters, and not digits "
+       "alone, which would be taken for a job's id"},
+      {"entrypoint: a\nrun_config: {name: a/b}\n",
+       "job.yaml:2:20: run_config.name: expected a name of at most 253 bytes, without / and control characters, and "
+       "not digits alone, which would be taken for a job's id"},
+      {"entrypoint: a\ntimeout: 0\n",
+       "job.yaml:2:10: timeout: expected more than 0; without a timeout a job has no time limit"},
       {"entrypoint: [a]\n", "job.yaml:1:13: entrypoint: expected text or a number, not a list"},
       {"entrypoint:\n", "job.yaml:1:1: entrypoint: expected text or a number, not nothing"},
       {"name: 2024\nentrypoint: a\n", "job.yaml:1:7: name: expected text; put it in quotes: \"2024\""},

@@ -1,8 +1,9 @@
 import os
 import signal
+import subprocess
 import unittest
 
-from kit import ClusterTest, start_ticks
+from kit import RAYCTL, ClusterTest, start_ticks
 
 
 class Jobs(ClusterTest):
@@ -188,6 +189,30 @@ class Jobs(ClusterTest):
         self.assertIn(f"{path}:3:3: scaling_config.num_wrokers", done.err)
         self.assertIn("did you mean num_workers", done.err)
         self.assertEqual(self.cluster.json("list", "jobs"), {"jobs": []})
+
+    def test_options_that_mean_something_else_are_refused(self):
+        for words, said in ((("--cpus", "1,FOO=1"), "--cpus: CPU: expected an amount"),
+                            (("--cpus", ""), "--cpus"),
+                            (("--memory", "1GiB,x=2"), "--memory: memory: "),
+                            (("--timeout", "0"), "--timeout: expected more than 0")):
+            with self.subTest(words=words):
+                done = self.cluster.run("submit", *words, "--", "true")
+                self.assertEqual(done.code, 2, done)
+                self.assertIn(said, done.err)
+        self.assertEqual(self.cluster.json("list", "jobs"), {"jobs": []})
+
+    def test_a_full_disk_behind_stdout_changes_no_exit_code_of_a_job(self):
+        for script, code in (("echo out", 0), ("echo out; exit 3", 3)):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([RAYCTL, "submit", "--", "sh", "-c", script], stdout=full, stderr=subprocess.PIPE,
+                                      env={**self.cluster.env, "RAYCTL_ADDRESS": self.cluster.address}, text=True,
+                                      timeout=60, check=False)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn("stdout cannot be written", done.stderr)
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            listed = subprocess.run([RAYCTL, "list", "jobs"], stdout=full, stderr=subprocess.PIPE, check=False,
+                                    env={**self.cluster.env, "RAYCTL_ADDRESS": self.cluster.address}, timeout=60)
+        self.assertEqual(listed.returncode, 1)
 
     def test_json_of_jobs_and_workers(self):
         job = self.cluster.submit("--name", "j", "--num-workers", "2", "--", "sh", "-c", self.gated())
