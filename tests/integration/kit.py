@@ -252,6 +252,29 @@ def processes():
             yield int(entry), words
 
 
+def job_cgroups(state):
+    """The cgroup folders of jobs of this state folder (docs/contracts.md), wherever they are mounted."""
+    if not os.path.exists(state):
+        return []
+    info = os.stat(state)
+    number = 0xCBF29CE484222325
+    for byte in f"{os.path.realpath(state)}:{info.st_dev}:{info.st_ino}".encode():
+        number = (number ^ byte) * 0x100000001B3 % 2**64
+    found = []
+    for parent, folders, _ in os.walk("/sys/fs/cgroup"):
+        found += [os.path.join(parent, name) for name in folders if name.startswith(f"rayctl-{number:016x}-")]
+        folders[:] = [name for name in folders if not name.startswith("rayctl-")]
+    return found
+
+
+def remove_cgroup(folder):
+    """Once nobody is in it."""
+    for parent, folders, _ in os.walk(folder, topdown=False):
+        for name in folders:
+            os.rmdir(os.path.join(parent, name))
+    os.rmdir(folder)
+
+
 def runtime_dirs():
     base = f"/tmp/rayctl-{os.getuid()}"
     return set(os.listdir(base)) if os.path.isdir(base) else set()
@@ -279,11 +302,13 @@ class ClusterTest(unittest.TestCase):
         self.steps.close()
         logs = self.cluster.logs()
         findings = self.cluster.findings()
+        cgroups = [folder for state in (self.cluster.state, *self.cluster.agents) for folder in job_cgroups(state)]
         mine = [name for name in runtime_dirs() - self.before
                 if self.cluster.folder in self.runtime_owner(name)]
         self.cluster.remove()
         self.assertEqual(findings, "", f"a sanitizer found something\n{findings}")
         self.assertEqual(left, [], f"processes were left behind\n{logs}")
+        self.assertEqual(cgroups, [], f"cgroups were left behind\n{logs}")
         self.assertEqual(mine, [], "runtime folders were left behind")
 
     @staticmethod

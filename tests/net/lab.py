@@ -15,7 +15,7 @@ import time
 import unittest
 import uuid
 
-from kit import BIN, LEAK_SUPPRESSIONS, RAYCTL, Result, Steps, processes, wait_gone
+from kit import (BIN, LEAK_SUPPRESSIONS, RAYCTL, Result, Steps, job_cgroups, processes, remove_cgroup, wait_gone)
 from run import HERE, INSIDE
 
 DEADLINE_SECONDS = 90.0
@@ -96,6 +96,8 @@ class Host:
         self.outer.wait()
         select.select([gone], [], [], DEADLINE_SECONDS)
         os.close(gone)
+        for folder in job_cgroups(self.state):  # They live in the kernel, which a machine without power has lost.
+            remove_cgroup(folder)
         self.outer.stdout.close()
         self.outer = self.init = None
         for relay in self.relays:
