@@ -97,7 +97,39 @@ class Steps:
             os.close(fd)
 
 
-class Cluster:
+class Watched:
+    """What has logs and a folder of sanitizers' findings, and is asked until it is as it should be."""
+
+    deadline_seconds = DEADLINE_SECONDS
+
+    def until(self, condition, what, seconds=None):
+        """Asks the cluster again until the answer fits; every question takes a round trip, so this never spins."""
+        seconds = seconds or self.deadline_seconds
+        end = time.monotonic() + seconds
+        while True:
+            answer = condition()
+            if answer:
+                return answer
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {seconds} s: {what}\n{self.logs()}")
+
+    def findings(self):
+        """What sanitizers said about any program of this cluster."""
+        text = ""
+        for name in sorted(os.listdir(self.findings_dir)):
+            with open(os.path.join(self.findings_dir, name), encoding="utf-8", errors="replace") as report:
+                text += report.read()
+        return text
+
+
+def sanitizer_options(findings_dir):
+    """Variables by which what a sanitizer finds goes to files: nobody reads the stderr of a daemon."""
+    variables = {options: f"{os.environ.get(options, '')} log_path={findings_dir}/report".strip()
+                 for options in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")}
+    return {**variables, "LSAN_OPTIONS": f"suppressions={LEAK_SUPPRESSIONS} print_suppressions=0"}
+
+
+class Cluster(Watched):
     """A head and its agent, with a home of their own, on ports that the system picks."""
 
     def __init__(self, *flags, start=True):
@@ -107,12 +139,9 @@ class Cluster:
         os.mkdir(self.home)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("RAYCTL_", "XDG_"))}
         self.env["HOME"] = self.home
-        # What a sanitizer finds goes to files: nobody reads the stderr of a daemon.
         self.findings_dir = os.path.join(self.folder, "findings")
         os.mkdir(self.findings_dir)
-        for options in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
-            self.env[options] = f"{self.env.get(options, '')} log_path={self.findings_dir}/report".strip()
-        self.env["LSAN_OPTIONS"] = f"suppressions={LEAK_SUPPRESSIONS} print_suppressions=0"
+        self.env.update(sanitizer_options(self.findings_dir))
         self.agents = []
         self.prefix = []  # Words before the program of every `start`, such as one that enters a namespace.
         self.address = None
@@ -175,16 +204,6 @@ class Cluster:
     def job(self, job):
         return self.json("describe", job)
 
-    def until(self, condition, what, seconds=DEADLINE_SECONDS):
-        """Asks the cluster again until the answer fits; every question takes a round trip, so this never spins."""
-        end = time.monotonic() + seconds
-        while True:
-            answer = condition()
-            if answer:
-                return answer
-            if time.monotonic() > end:
-                raise AssertionError(f"not within {seconds} s: {what}\n{self.logs()}")
-
     def until_state(self, job, *states):
         def check():
             now = self.job(job)
@@ -226,14 +245,6 @@ class Cluster:
     def left_behind(self):
         """Processes that still speak of this cluster's folder."""
         return [(pid, words) for pid, words in processes() if any(self.folder in word for word in words)]
-
-    def findings(self):
-        """What sanitizers said about any program of this cluster."""
-        text = ""
-        for name in sorted(os.listdir(self.findings_dir)):
-            with open(os.path.join(self.findings_dir, name), encoding="utf-8", errors="replace") as report:
-                text += report.read()
-        return text
 
     def remove(self):
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import uuid
 
-from kit import (BIN, LEAK_SUPPRESSIONS, RAYCTL, Result, Steps, job_cgroups, processes, remove_cgroup, wait_gone)
+from kit import (BIN, RAYCTL, Result, Steps, Watched, job_cgroups, processes, remove_cgroup, sanitizer_options,
+                 wait_gone)
 from run import HERE, INSIDE
 
 DEADLINE_SECONDS = 90.0
@@ -39,9 +39,7 @@ class Host:
         self.hosts_file = self.write("hosts", "127.0.0.1 localhost\n::1 localhost\n")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("RAYCTL_", "XDG_"))}
         self.env["HOME"] = self.home
-        for options in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
-            self.env[options] = f"{self.env.get(options, '')} log_path={lab.findings_dir}/report".strip()
-        self.env["LSAN_OPTIONS"] = f"suppressions={LEAK_SUPPRESSIONS} print_suppressions=0"
+        self.env.update(sanitizer_options(lab.findings_dir))
         self.cables = {}  # Interface -> (bridge, addresses, relay faults or None).
         self.relays = []
         self.address = None  # Of the head that its CLI speaks to.
@@ -282,8 +280,10 @@ class Host:
         return text
 
 
-class Lab:
+class Lab(Watched):
     """A switch, hosts on it, and pipes to steer ranks by."""
+
+    deadline_seconds = DEADLINE_SECONDS
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="lab-", dir=os.environ[INSIDE])
@@ -324,23 +324,6 @@ class Lab:
 
     def logs(self):
         return "".join(host.logs() for host in self.hosts)
-
-    def until(self, condition, what, seconds=DEADLINE_SECONDS):
-        """Asks again until the answer fits; every question takes a round trip, so this never spins."""
-        end = time.monotonic() + seconds
-        while True:
-            answer = condition()
-            if answer:
-                return answer
-            if time.monotonic() > end:
-                raise AssertionError(f"not within {seconds} s: {what}\n{self.logs()}")
-
-    def findings(self):
-        text = ""
-        for name in sorted(os.listdir(self.findings_dir)):
-            with open(os.path.join(self.findings_dir, name), encoding="utf-8", errors="replace") as report:
-                text += report.read()
-        return text
 
     def close(self):
         for host in self.hosts:
