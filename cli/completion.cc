@@ -26,7 +26,8 @@ _rayctl() {
   found=("${(@f)$(rayctl __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
   [[ -n $found ]] && compadd -a found || _files
 }
-compdef _rayctl rayctl
+# Zsh runs an installed file as the body of the function when it is first wanted.
+if [[ $funcstack[1] = _rayctl ]]; then _rayctl "$@"; else compdef _rayctl rayctl; fi
 )SHELL";
 
 constexpr std::string_view kFish = R"SHELL(# Completion of rayctl in fish: rayctl completion fish | source

@@ -8,6 +8,7 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -83,6 +84,12 @@ class Starter {
     if (agent_.pid > 0 && (head_.pid > 0 || !is_head_node_)) {
       Remark(AlreadyRunning());
       return kExitRefused;
+    }
+    if (::access(ShimPath().c_str(), X_OK) != 0) {
+      RemoveEmptyRunDir();
+      return StartFailed(absl::FailedPreconditionError(
+          fmt::format("{}: {}; rayctl-shim has to be beside rayctl, as they are built and installed", ShimPath(),
+                      std::strerror(errno))));
     }
     absl::Status status = is_head_node_ && head_.pid < 0 ? StartHead() : absl::OkStatus();
     if (status.ok() && agent_.pid < 0) {
@@ -246,7 +253,7 @@ class Starter {
     if (options_.insecure) {
       arguments.emplace_back("--insecure");
     }
-    add("--shim", (std::filesystem::path(OwnPath()).parent_path() / "rayctl-shim").string());
+    add("--shim", ShimPath());
     absl::StatusOr<DaemonProcess> agent =
         StartDaemon("agent", std::move(arguments), state_dir_ + "/log/agent.log", interrupt_.get());
     if (!agent.ok()) {
@@ -255,6 +262,8 @@ class Starter {
     agent_ = *std::move(agent);
     return absl::OkStatus();
   }
+
+  static std::string ShimPath() { return (std::filesystem::path(OwnPath()).parent_path() / "rayctl-shim").string(); }
 
   // Where the agent finds what lets it join; empty when it needs nothing.
   absl::StatusOr<std::string> AgentTokenFile() {

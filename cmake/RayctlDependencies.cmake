@@ -1,9 +1,14 @@
 # Debian 12 packages. gRPC, Protobuf and Abseil come by pkg-config, so that a release links them statically with
-# nothing but a flag; OpenSSL stays shared, so that the system patches it.
+# nothing but a flag, as it does every other library; OpenSSL alone stays shared, so that the system patches it. A test
+# of the installed tree holds this.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(SQLite3 REQUIRED)
+if(RAYCTL_STATIC_GRPC)
+  find_library(RAYCTL_SQLITE_ARCHIVE NAMES libsqlite3.a REQUIRED)
+  set_target_properties(SQLite::SQLite3 PROPERTIES IMPORTED_LOCATION ${RAYCTL_SQLITE_ARCHIVE})
+endif()
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -18,7 +23,7 @@ pkg_check_modules(RAYCTL_ABSL REQUIRED absl_status absl_statusor absl_strings)
 function(rayctl_static_libraries out_var)
   set(result "")
   foreach(lib IN LISTS ARGN)
-    if(lib MATCHES "^(dl|rt|m|pthread|atomic|ssl|crypto|z)$")
+    if(lib MATCHES "^(dl|rt|m|pthread|atomic|ssl|crypto)$")
       list(APPEND result ${lib})
       continue()
     endif()
@@ -56,6 +61,26 @@ endif()
 # For the shim, which is static in every preset.
 rayctl_static_libraries(RAYCTL_ABSL_SHIM_ARCHIVES ${RAYCTL_ABSL_STATIC_LIBRARIES})
 find_library(RAYCTL_PROTOBUF_LITE_ARCHIVE NAMES libprotobuf-lite.a REQUIRED)
+
+# The log and YAML: shared in everyday builds, part of the program in a release. Debian has no archive of spdlog and fmt,
+# whose headers hold all of it as well.
+add_library(rayctl_log INTERFACE)
+add_library(rayctl::log ALIAS rayctl_log)
+add_library(rayctl_yaml INTERFACE)
+add_library(rayctl::yaml ALIAS rayctl_yaml)
+if(RAYCTL_STATIC_GRPC)
+  find_path(RAYCTL_SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
+  target_include_directories(rayctl_log SYSTEM INTERFACE ${RAYCTL_SPDLOG_INCLUDE})
+  target_compile_definitions(rayctl_log INTERFACE SPDLOG_FMT_EXTERNAL)
+  target_link_libraries(rayctl_log INTERFACE fmt::fmt-header-only Threads::Threads)
+  find_library(RAYCTL_YAML_ARCHIVE NAMES libyaml-cpp.a REQUIRED)
+  find_path(RAYCTL_YAML_INCLUDE yaml-cpp/yaml.h REQUIRED)
+  target_include_directories(rayctl_yaml SYSTEM INTERFACE ${RAYCTL_YAML_INCLUDE})
+  target_link_libraries(rayctl_yaml INTERFACE ${RAYCTL_YAML_ARCHIVE})
+else()
+  target_link_libraries(rayctl_log INTERFACE spdlog::spdlog)
+  target_link_libraries(rayctl_yaml INTERFACE yaml-cpp)
+endif()
 
 add_library(rayctl_asio INTERFACE)
 add_library(rayctl::asio ALIAS rayctl_asio)

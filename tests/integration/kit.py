@@ -143,6 +143,7 @@ class Cluster(Watched):
         os.mkdir(self.findings_dir)
         self.env.update(sanitizer_options(self.findings_dir))
         self.agents = []
+        self.program = RAYCTL
         self.prefix = []  # Words before the program of every `start`, such as one that enters a namespace.
         self.address = None
         self.started = None
@@ -165,8 +166,9 @@ class Cluster(Watched):
         environment.update(env or {})
         try:
             prefix = self.prefix if args[0] == "start" else []
-            return Result(subprocess.run([*prefix, RAYCTL, *map(str, args)], env=environment, capture_output=True, text=True,
-                                         timeout=timeout, stdin=stdin, check=False, cwd=self.folder))
+            return Result(subprocess.run([*prefix, self.program, *map(str, args)], env=environment, text=True,
+                                         capture_output=True, timeout=timeout, stdin=stdin, check=False,
+                                         cwd=self.folder))
         except subprocess.TimeoutExpired as late:
             raise AssertionError(f"{late}\n--- stdout\n{late.stdout}\n--- stderr\n{late.stderr}\n{self.logs()}") from late
 
@@ -175,7 +177,7 @@ class Cluster(Watched):
         if self.address:
             environment["RAYCTL_ADDRESS"] = self.address
         environment.update(env or {})
-        return subprocess.Popen([RAYCTL, *map(str, args)], env=environment, stdout=subprocess.PIPE,
+        return subprocess.Popen([self.program, *map(str, args)], env=environment, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, cwd=self.folder)
 
     def ok(self, *args, **kwargs):
