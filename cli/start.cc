@@ -50,6 +50,7 @@ struct StartOptions {
   std::string token;
   std::string token_file;
   bool block = false;
+  std::string become;  // "head", "agent": this process, instead of children.
   bool fresh = false;
   bool insecure = false;
   Format format = Format::kText;
@@ -90,6 +91,9 @@ class Starter {
       return StartFailed(absl::FailedPreconditionError(
           fmt::format("{}: {}; rayctl-shim has to be beside rayctl, as they are built and installed", ShimPath(),
                       std::strerror(errno))));
+    }
+    if (!options_.become.empty()) {
+      return StartFailed(Become());
     }
     absl::Status status = is_head_node_ && head_.pid < 0 ? StartHead() : absl::OkStatus();
     if (status.ok() && agent_.pid < 0) {
@@ -199,7 +203,36 @@ class Starter {
     return {};
   }
 
-  absl::Status StartHead() {
+  // Goes on as the daemon itself; comes back only when it cannot.
+  absl::Status Become() {
+    const bool is_head = options_.become == "head";
+    if ((is_head ? head_ : agent_).pid > 0) {
+      return absl::FailedPreconditionError(AlreadyRunning());
+    }
+    if (!is_head && is_head_node_ && head_.pid < 0) {
+      return absl::FailedPreconditionError(
+          fmt::format("the head on {} does not run yet, and its agent needs it", state_dir_));
+    }
+    absl::StatusOr<std::vector<std::string>> arguments = is_head ? HeadArguments() : AgentArguments();
+    if (!arguments.ok()) {
+      return arguments.status();
+    }
+    std::vector<std::string> words{OwnPath(), options_.become};
+    words.insert(words.end(), arguments->begin(), arguments->end());
+    std::vector<char*> argv;
+    for (std::string& word : words) {
+      argv.push_back(word.data());
+    }
+    argv.push_back(nullptr);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    std::signal(SIGPIPE, SIG_DFL);  // Ignored signals outlast an exec.
+    ::execv("/proc/self/exe", argv.data());
+    return absl::InternalError(fmt::format("becoming the {}: {}", options_.become, std::strerror(errno)));
+  }
+
+  std::vector<std::string> HeadArguments() const {
     std::vector<std::string> arguments{"--state-dir",      state_dir_,
                                        "--run-dir",        run_dir_,
                                        "--port",           std::to_string(options_.port),
@@ -215,8 +248,12 @@ class Starter {
     if (options_.insecure) {
       arguments.emplace_back("--insecure");
     }
+    return arguments;
+  }
+
+  absl::Status StartHead() {
     absl::StatusOr<DaemonProcess> head =
-        StartDaemon("head", std::move(arguments), state_dir_ + "/log/head.log", interrupt_.get());
+        StartDaemon("head", HeadArguments(), state_dir_ + "/log/head.log", interrupt_.get());
     if (!head.ok()) {
       return head.status();
     }
@@ -226,7 +263,7 @@ class Starter {
     return absl::OkStatus();
   }
 
-  absl::Status StartAgent() {
+  absl::StatusOr<std::vector<std::string>> AgentArguments() {
     std::vector<std::string> arguments{"--state-dir", state_dir_,
                                        "--run-dir",   run_dir_,
                                        "--address",   is_head_node_ ? head_local_address_ : options_.address,
@@ -254,8 +291,16 @@ class Starter {
       arguments.emplace_back("--insecure");
     }
     add("--shim", ShimPath());
+    return arguments;
+  }
+
+  absl::Status StartAgent() {
+    absl::StatusOr<std::vector<std::string>> arguments = AgentArguments();
+    if (!arguments.ok()) {
+      return arguments.status();
+    }
     absl::StatusOr<DaemonProcess> agent =
-        StartDaemon("agent", std::move(arguments), state_dir_ + "/log/agent.log", interrupt_.get());
+        StartDaemon("agent", *std::move(arguments), state_dir_ + "/log/agent.log", interrupt_.get());
     if (!agent.ok()) {
       return agent.status();
     }
@@ -409,6 +454,12 @@ std::string Check(StartOptions& options) {
   if (options.fresh && !options.head) {
     return "--fresh goes with --head";
   }
+  if (!options.become.empty() && options.become != "head" && options.become != "agent") {
+    return fmt::format("--become takes head or agent, not '{}'", options.become);
+  }
+  if (!options.become.empty() && (options.block || (options.become == "head" && !options.head))) {
+    return "--become head goes with --head, and --become without --block";
+  }
   if (options.insecure && options.head && !options.host.empty() && options.host != "127.0.0.1" &&
       options.host != "localhost" && options.host != "::1") {
     return "--insecure binds loopback only; leave --host out";
@@ -477,6 +528,9 @@ int RunStart(const Arguments& arguments) {
   line.add_option("--token", options.token, "Join token (default RAYCTL_TOKEN)")->type_name("TOKEN");
   line.add_option("--token-file", options.token_file, "File that holds the join token")->type_name("PATH");
   line.add_flag("--block", options.block, "Stay until the daemons end; Ctrl-C ends them");
+  line.add_option("--become", options.become,
+                  "Go on as this daemon alone, for a service manager: SIGTERM leaves the ranks running")
+      ->type_name("head|agent");
   line.add_flag("--fresh", options.fresh, "Move the state folder aside and begin anew");
   line.add_flag("--insecure", options.insecure, "Neither TLS nor tokens; loopback only");
   AddFormatOption(line, options.format);

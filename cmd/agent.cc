@@ -19,6 +19,7 @@ int AgentMain(int argc, char** argv) {
   spdlog::flush_on(spdlog::level::info);
 
   agent::AgentOptions options;
+  options.notify_socket = TakeNotifySocket();
   double num_cpus = 0;
   std::uint64_t pids_max = 0;
   CLI::App app{"The daemon of one node; `rayctl start` runs it.", "rayctl agent"};

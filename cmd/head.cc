@@ -19,6 +19,7 @@ int HeadMain(int argc, char** argv) {
   spdlog::flush_on(spdlog::level::info);
 
   rpc::HeadOptions options;
+  options.notify_socket = TakeNotifySocket();
   CLI::App app{"The daemon that holds the cluster's state; `rayctl start --head` runs it.", "rayctl head"};
   app.add_option("--state-dir", options.state_dir, "What outlives a restart")->required();
   app.add_option("--run-dir", options.run_dir, "Where it says that it runs")->required();

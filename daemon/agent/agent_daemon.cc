@@ -27,8 +27,10 @@
 #include "daemon/agent/output_sender.h"
 #include "daemon/agent/runtime_files.h"
 #include "daemon/agent/shim_link.h"
+#include "daemon/net/notify.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
+#include "worker/process/cgroups.h"
 #include "worker/process/proc.h"
 
 namespace rayctl::agent {
@@ -220,6 +222,7 @@ class AgentDaemon {
       line["remark"] = remark;
     }
     ReleaseStartupMemory();
+    Notify("READY=1");
     ready_.Say(line);
   }
 
@@ -283,6 +286,12 @@ class AgentDaemon {
     });
   }
 
+  void Notify(std::string_view state) const {
+    if (const absl::Status told = net::Notify(options_.notify_socket, state); !told.ok()) {
+      spdlog::warn("service manager not told why={}", Text(told));
+    }
+  }
+
   // ---- The end.
   const std::string& DaemonFile() const { return advertised_.path; }
 
@@ -292,6 +301,7 @@ class AgentDaemon {
     }
     ending_ = true;
     exit_code_ = code;
+    Notify("STOPPING=1");
     signals_.cancel();
     start_deadline_.cancel();
     deadline_.expires_after(kEndPatience);
@@ -357,6 +367,10 @@ int RunAgent(const AgentOptions& options) {
   }
   if (const absl::Status status = MakeRuntimeFolder(options.run_dir); !status.ok()) {
     return refuse(status);
+  }
+  // Before the node is described, which says what is not limited.
+  if (const absl::Status status = process::HandOnControllers(process::ReadCgroupLayout()); !status.ok()) {
+    spdlog::warn("no cgroup controllers for jobs why={}", Text(status));
   }
   absl::StatusOr<link::Register> registration = DescribeNode(options.node, options.version);
   if (!registration.ok()) {

@@ -25,6 +25,7 @@ struct AgentOptions {
   // that what stands in the way is known.
   Duration start_timeout = std::chrono::seconds(8);
   int ready_fd = -1;
+  std::string notify_socket;  // Of a service manager that wants to know the same; empty: none.
 };
 
 // Runs an agent until SIGTERM (its shims and ranks stay), SIGINT or the head's word (everything ends). Gives the

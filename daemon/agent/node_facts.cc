@@ -248,9 +248,17 @@ std::uint64_t DefaultPidsMax() {
 }
 
 std::vector<std::string> InheritedEnvironment() {
+  // What a service manager says to its service alone.
+  constexpr std::array<std::string_view, 9> kOfTheService = {
+      "NOTIFY_SOCKET=", "WATCHDOG_PID=", "WATCHDOG_USEC=",  "LISTEN_PID=",      "LISTEN_FDS=",
+      "INVOCATION_ID=", "MAINPID=",      "JOURNAL_STREAM=", "SYSTEMD_EXEC_PID="};
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
+    if (std::any_of(kOfTheService.begin(), kOfTheService.end(),
+                    [&](std::string_view name) { return text.starts_with(name); })) {
+      continue;
+    }
     if (!text.starts_with("RAYCTL_") && !text.starts_with("TORCHELASTIC_") && !text.starts_with("GRPC_")) {
       entries.emplace_back(text);
     }

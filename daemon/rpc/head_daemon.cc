@@ -30,6 +30,7 @@
 #include "client/channel.h"
 #include "client/endpoint.h"
 #include "client/token.h"
+#include "daemon/net/notify.h"
 #include "daemon/net/port_owner.h"
 #include "daemon/rpc/authority.h"
 #include "daemon/rpc/head_files.h"
@@ -287,6 +288,7 @@ class HeadDaemon {
     advertised_ = true;
     spdlog::info("head ready address={} dashboard={}", address, web_->url());
     ReleaseStartupMemory();
+    Notify("READY=1");
     Say({{"ok", true},
          {"address", address},
          {"local_address", local_address},
@@ -333,6 +335,7 @@ class HeadDaemon {
       return;
     }
     leave_timer_.cancel();
+    Notify("STOPPING=1");
     web_->Stop();
     loop_->Stop();
     EndServer();
@@ -358,6 +361,12 @@ class HeadDaemon {
   void Withdraw() {
     if (std::exchange(advertised_, false)) {
       ::unlink(AboutPath().c_str());
+    }
+  }
+
+  void Notify(std::string_view state) const {
+    if (const absl::Status told = net::Notify(options_.notify_socket, state); !told.ok()) {
+      spdlog::warn("service manager not told why={}", Text(told));
     }
   }
 

@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -73,6 +74,24 @@ class Installed(ClusterTest):
         done = subprocess.run(["bash", "-c", script, "bash", self.path("share/bash-completion/completions/rayctl")],
                               env=env, capture_output=True, text=True, check=False)
         self.assertEqual(sorted(done.stdout.split()), ["start", "status"], done.stderr)
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "there is no systemd here")
+    def test_systemd_reads_the_installed_units(self):
+        for scope in ("system", "user"):
+            units = [self.path(f"lib/systemd/{scope}/rayctl-{daemon}.service") for daemon in ("head", "agent")]
+            done = subprocess.run(["systemd-analyze", "verify", "--man=no", f"--{scope}", *units], text=True,
+                                  env={**self.cluster.env, "XDG_RUNTIME_DIR": self.cluster.folder}, capture_output=True,
+                                  check=False)
+            # What an older systemd does not know it leaves out.
+            said = [line for line in done.stderr.splitlines()
+                    if "rayctl" in line and "'DelegateSubgroup' in section" not in line]
+            self.assertEqual(said, [], scope)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.path("lib/systemd/system/rayctl-agent.service"), encoding="utf-8") as unit:
+            lines = unit.read().splitlines()
+        for line in ("Delegate=yes", "DelegateSubgroup=agent", "KillMode=process", "Type=notify", "OOMPolicy=continue",
+                     f"ExecStart={self.path('bin/rayctl')} start --become=agent $RAYCTL_AGENT_OPTIONS"):
+            self.assertIn(line, lines)
 
     @unittest.skipUnless(option("RAYCTL_STATIC_GRPC") == "ON", "this build shares gRPC and others; releases do not")
     def test_it_needs_no_libraries_but_openssl_and_the_languages_own(self):

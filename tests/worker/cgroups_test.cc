@@ -115,6 +115,39 @@ TEST_CASE("in v2 the nearest folder that hands on its controllers is used", "[cg
   CHECK(CgroupRemarks(parents).empty());
 }
 
+TEST_CASE("an agent in a cgroup of its own has its unit's controllers handed to the jobs beside it", "[cgroups]") {
+  Tree tree;
+  const std::string unit = tree.Folder(
+      "/unit", {{"cgroup.procs", ""}, {"cgroup.controllers", "cpu memory pids\n"}, {"cgroup.subtree_control", ""}});
+  const std::string own = tree.Folder("/unit/agent", {{"cgroup.procs", "7\n"}, {"cgroup.subtree_control", ""}});
+  const CgroupLayout layout{own, tree.path(), "", "", ""};
+  CHECK(FindCgroupParents(layout).LimitsMemory() == false);
+  REQUIRE(HandOnControllers(layout).ok());
+  CHECK(tree.Read("/unit/cgroup.subtree_control") == "+memory +pids");
+  tree.Folder("/unit", {{"cgroup.subtree_control", "memory pids\n"}});  // As the kernel then says.
+  REQUIRE(HandOnControllers(layout).ok());
+  CHECK(tree.Read("/unit/cgroup.subtree_control") == "memory pids\n");
+  const CgroupParents parents = FindCgroupParents(layout);
+  CHECK(parents.unified == unit);
+  CHECK(CgroupRemarks(parents).empty());
+}
+
+TEST_CASE("controllers are handed on only where that is what the unit wants", "[cgroups]") {
+  Tree tree;
+  tree.Folder("/unit",
+              {{"cgroup.procs", "1\n"}, {"cgroup.controllers", "memory pids\n"}, {"cgroup.subtree_control", ""}});
+  const std::string agent = tree.Folder("/unit/agent", {{"cgroup.procs", "7\n"}});
+  const std::string other = tree.Folder("/unit/other", {{"cgroup.procs", "7\n"}});
+  CHECK(HandOnControllers({other, tree.path(), "", "", ""}).ok());
+  CHECK(HandOnControllers({agent, agent, "", "", ""}).ok());  // What is above is not seen from here.
+  CHECK(HandOnControllers({"", "", "", "", ""}).ok());
+  CHECK(tree.Read("/unit/cgroup.subtree_control").empty());
+  CHECK(HandOnControllers({agent, tree.path(), "", "", ""}).code() == absl::StatusCode::kFailedPrecondition);
+  tree.Folder("/unit", {{"cgroup.procs", ""}, {"cgroup.controllers", "memory\n"}});
+  REQUIRE(HandOnControllers({agent, tree.path(), "", "", ""}).ok());
+  CHECK(tree.Read("/unit/cgroup.subtree_control") == "+memory");
+}
+
 TEST_CASE("where no controller can be had the node says so", "[cgroups]") {
   Tree tree;
   const std::string own = tree.Folder("/own", {{"cgroup.procs", "1\n"}, {"cgroup.subtree_control", "\n"}});

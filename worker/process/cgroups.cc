@@ -230,6 +230,30 @@ CgroupLayout ParseCgroupLayout(std::string_view mountinfo, std::string_view own_
 
 CgroupLayout ReadCgroupLayout() { return ParseCgroupLayout(Text("/proc/self/mountinfo"), Text("/proc/self/cgroup")); }
 
+absl::Status HandOnControllers(const CgroupLayout& layout) {
+  const std::string& own = layout.unified;
+  const std::string above = ParentFolder(own);
+  if (own.substr(own.rfind('/') + 1) != kAgentCgroup || above.size() < layout.unified_mount.size() ||
+      !MayMakeIn(above)) {
+    return absl::OkStatus();
+  }
+  const std::string had = Text(above + "/cgroup.controllers");
+  const std::string given = Text(above + "/cgroup.subtree_control");
+  std::string wanted;
+  for (const char* const controller : {"memory", "pids"}) {
+    if (Lists(had, ' ', controller) && !Lists(given, ' ', controller)) {
+      wanted += std::string(wanted.empty() ? "+" : " +") + controller;
+    }
+  }
+  if (wanted.empty()) {
+    return absl::OkStatus();
+  }
+  if (!Text(above + "/cgroup.procs").empty()) {
+    return absl::FailedPreconditionError("cgroup " + above + " holds processes beside the agent's");
+  }
+  return WriteCgroupFile(above + "/cgroup.subtree_control", wanted);
+}
+
 CgroupParents FindCgroupParents(const CgroupLayout& layout) {
   CgroupParents parents;
   for (std::string folder = layout.unified; folder.size() >= layout.unified_mount.size() && !folder.empty();
@@ -264,7 +288,9 @@ CgroupParents FindCgroupParents(const CgroupLayout& layout) {
 std::vector<std::string> CgroupRemarks(const CgroupParents& parents) {
   std::vector<std::string> remarks;
   constexpr std::string_view kHow =
-      " (no cgroup controller that this user may use; run the agent as root, or by systemd with Delegate=yes)";
+      " (no cgroup controller that this user may use; run the agent as root, as a service of the user's own systemd, "
+      "or "
+      "with Delegate=yes and DelegateSubgroup=agent, which systemd has since version 254)";
   if (!parents.LimitsMemory()) {
     remarks.push_back("memory requests are accounted for, but not enforced here" + std::string(kHow));
   }

@@ -16,6 +16,10 @@ namespace rayctl::process {
 
 inline constexpr std::string_view kCgroupPrefix = "rayctl-";  // Of the folder of every job.
 
+// Of the cgroup in which a service manager puts the agent alone (DelegateSubgroup= of its unit), so that the one above
+// it, which was given to this user, can hand its controllers to the jobs beside the agent.
+inline constexpr std::string_view kAgentCgroup = "agent";
+
 // The folders of this process, as the kernel names them. Empty: that hierarchy is not mounted here, or what is mounted
 // does not hold this process.
 struct CgroupLayout {
@@ -42,6 +46,10 @@ struct CgroupParents {
   bool LimitsPids() const { return unified_pids || !pids.empty(); }
   bool Tracks() const { return !unified.empty() || !pids.empty() || !freezer.empty(); }
 };
+// Where this process is in a kAgentCgroup of v2, turns the memory and process controllers on for those beside it. OK:
+// they are on, or that is not how it was started. FAILED_PRECONDITION: others are in the cgroup above, which therefore
+// cannot hand on anything.
+absl::Status HandOnControllers(const CgroupLayout& layout);
 // Asks the file system what may be written. In v2 the nearest folder upwards that gives its children the memory and
 // process controllers, else the nearest that can be written at all.
 CgroupParents FindCgroupParents(const CgroupLayout& layout);
