@@ -428,6 +428,18 @@ void NodeHost::KillShim(JobId job) {
   ShimEnded(job, false);
 }
 
+void NodeHost::FreezeShim(JobId job) {
+  if (const auto found = shims_.find(job); found != shims_.end()) {
+    found->second->Freeze();
+  }
+}
+
+void NodeHost::ThawShim(JobId job) {
+  if (const auto found = shims_.find(job); found != shims_.end()) {
+    found->second->Thaw();
+  }
+}
+
 bool NodeHost::SignalRank(std::uint64_t process, int signal) {
   for (auto& [job, shim] : shims_) {
     if (shim->Owns(process)) {
@@ -438,10 +450,10 @@ bool NodeHost::SignalRank(std::uint64_t process, int signal) {
   return false;
 }
 
-void NodeHost::EndRank(std::uint64_t process, std::int32_t exit_code) {
+void NodeHost::EndRank(std::uint64_t process, std::int32_t exit_code, const std::string& last_output) {
   for (auto& [job, shim] : shims_) {
     if (shim->Owns(process)) {
-      shim->EndRank(process, exit_code, 0);
+      shim->EndRank(process, exit_code, 0, last_output);
       return;
     }
   }

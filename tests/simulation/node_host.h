@@ -48,8 +48,10 @@ class NodeHost final : public AgentEnd {
   void ThawAgent();
   void StopAgent(const std::string& why);  // `rayctl stop` here.
   void KillShim(JobId job);
+  void FreezeShim(JobId job);  // SIGSTOP.
+  void ThawShim(JobId job);
   bool SignalRank(std::uint64_t process, int signal);
-  void EndRank(std::uint64_t process, std::int32_t exit_code);
+  void EndRank(std::uint64_t process, std::int32_t exit_code, const std::string& last_output);
   void SetPortTaken(double probability) { port_taken_ = probability; }
 
   // ---- What it is.

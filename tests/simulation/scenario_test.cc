@@ -289,6 +289,39 @@ TEST_CASE("a reboot costs an attempt when the agent registers again", "[simulati
   CHECK(c.sim.Job(job).state == JobState::kSucceeded);
 }
 
+TEST_CASE("a machine without power costs an attempt after 10 s, where a rank elsewhere lost its peer", "[simulation]") {
+  Cluster c(5);
+  JobPlan plan = Cluster::Gang(4, 1);
+  plan.plan.usual.runs = minutes(2);
+  plan.plan.usual.leaves_with_peers = true;
+  const JobId job = c.Run(std::move(plan));
+  const std::size_t host = c.HostOf(job, 1);
+  c.sim.host(host).PowerOff(/*says_goodbye=*/false, /*loses_state=*/true);
+  REQUIRE(c.Becomes(job, JobState::kRecovering, kSoon));
+  c.sim.RunFor(seconds(6));
+  CHECK(c.sim.StateOf(host) == NodeState::kSuspect);
+  CHECK(c.sim.Job(job).attempt.number == 0);
+  REQUIRE(c.ReachesAttempt(job, 1, seconds(4)));
+  CHECK(c.sim.StateOf(host) == NodeState::kDead);
+  CHECK(c.sim.Job(job).failures == 1);
+  CHECK(c.Settles() == "");
+  CHECK(c.sim.Job(job).state == JobState::kSucceeded);
+  CHECK(c.sim.Job(job).attempt.number == 1);
+}
+
+TEST_CASE("a stalled shim changes nothing", "[simulation]") {
+  Cluster c(4);
+  const JobId job = c.Run(4, 0, seconds(30));
+  c.sim.host(c.HostOf(job, 2)).FreezeShim(job);
+  c.sim.RunFor(minutes(2));
+  // Its rank has ended meanwhile, and only it can tell.
+  CHECK(c.sim.Job(job).state == JobState::kRunning);
+  c.sim.host(c.HostOf(job, 2)).ThawShim(job);
+  REQUIRE(c.Becomes(job, JobState::kSucceeded, kSoon));
+  CHECK(c.sim.Job(job).attempt.number == 0);
+  CHECK(c.Settles() == "");
+}
+
 TEST_CASE("a stalled head changes nothing", "[simulation]") {
   const Duration stall = GENERATE(Duration(seconds(3)), Duration(seconds(45)), Duration(minutes(3)));
   CAPTURE(stall.count());

@@ -77,6 +77,10 @@ void ShimHost::Handle(const shim::Event& event) {
   if (over_) {
     return;
   }
+  if (frozen_) {
+    waiting_.emplace_back([this, event] { Handle(event); });
+    return;
+  }
   deps_.world.Say(fmt::format("host {} shim {}: {}", host_, job_.value, Describe(event)));
   const std::vector<shim::Effect> effects = shim_.On(event, deps_.clock.Read(deps_.world.queue.now()));
   for (const shim::Effect& effect : effects) {
@@ -210,7 +214,8 @@ void ShimHost::SignalRank(std::uint64_t process, int signal, bool by_fault) {
   }
 }
 
-void ShimHost::EndRank(std::uint64_t process, std::int32_t exit_code, std::int32_t signal) {
+void ShimHost::EndRank(std::uint64_t process, std::int32_t exit_code, std::int32_t signal,
+                       const std::string& last_output) {
   const std::optional<shim::RankRef> ref = RefOf(process);
   if (!ref || children_[*ref].ended) {
     return;
@@ -218,8 +223,8 @@ void ShimHost::EndRank(std::uint64_t process, std::int32_t exit_code, std::int32
   children_[*ref].ended = true;
   deps_.processes.End(process, exit_code, signal, deps_.world.queue.now());
   deps_.watcher.OnEnd(deps_.processes.Get(process));
-  Later(random_.Between(microseconds(50), milliseconds(5)), [this, ref = *ref, exit_code, signal] {
-    Handle(shim::Exited{.rank = ref, .exit_code = exit_code, .signal = signal, .last_output = "last line\n"});
+  Later(random_.Between(microseconds(50), milliseconds(5)), [this, ref = *ref, exit_code, signal, last_output] {
+    Handle(shim::Exited{.rank = ref, .exit_code = exit_code, .signal = signal, .last_output = last_output});
   });
 }
 
@@ -240,12 +245,40 @@ void ShimHost::Die() {
   EndEveryRank();
 }
 
+void ShimHost::Freeze() {
+  if (!over_ && !frozen_) {
+    deps_.world.Say(fmt::format("host {} shim {} stalls", host_, job_.value));
+    frozen_ = true;
+  }
+}
+
+void ShimHost::Thaw() {
+  if (over_ || !frozen_) {
+    return;
+  }
+  deps_.world.Say(fmt::format("host {} shim {} goes on", host_, job_.value));
+  frozen_ = false;
+  while (!over_ && !waiting_.empty()) {
+    const std::function<void()> next = std::move(waiting_.front());
+    waiting_.pop_front();
+    next();
+  }
+}
+
 void ShimHost::AgentConnects(std::uint64_t connection) {
+  if (frozen_) {
+    waiting_.emplace_back([this, connection] { AgentConnects(connection); });
+    return;
+  }
   connection_ = connection;
   Handle(shim::AgentConnected{});
 }
 
 void ShimHost::AgentDrops(std::uint64_t connection) {
+  if (frozen_) {
+    waiting_.emplace_back([this, connection] { AgentDrops(connection); });
+    return;
+  }
   if (connection_ == connection) {
     connection_ = 0;
     Handle(shim::AgentClosed{});
@@ -253,6 +286,10 @@ void ShimHost::AgentDrops(std::uint64_t connection) {
 }
 
 void ShimHost::FromAgent(std::uint64_t connection, const local::AgentToShim& message) {
+  if (frozen_) {
+    waiting_.emplace_back([this, connection, message] { FromAgent(connection, message); });
+    return;
+  }
   if (connection_ == connection) {
     Handle(shim::AgentSaid{message});
   }

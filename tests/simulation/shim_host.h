@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -56,10 +57,14 @@ class ShimHost {
 
   // kill -9 of the shim: every rank dies in the same instant.
   void Die();
+  // SIGSTOP: what comes waits, also the ends of its ranks, which go on.
+  void Freeze();
+  void Thaw();
   // A signal from outside, or of a rank's own making.
   void SignalRank(std::uint64_t process, int signal, bool by_fault);
-  // The rank ends with this code now.
-  void EndRank(std::uint64_t process, std::int32_t exit_code, std::int32_t signal);
+  // The rank ends with this code now, and has said this last.
+  void EndRank(std::uint64_t process, std::int32_t exit_code, std::int32_t signal,
+               const std::string& last_output = "last line\n");
   bool Owns(std::uint64_t process) const;
 
  private:
@@ -87,6 +92,8 @@ class ShimHost {
   std::map<shim::RankRef, Child> children_;
   std::uint64_t connection_ = 0;
   bool over_ = false;
+  bool frozen_ = false;
+  std::deque<std::function<void()>> waiting_;  // What came while it was stopped.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -18,6 +18,8 @@ constexpr std::string_view kUser = "somebody";
 constexpr Duration kClientRetry = seconds(2);
 constexpr Duration kBeginLimit = minutes(1);
 constexpr Duration kAnswerLimit = minutes(1);
+// What Gloo has a rank say whose peer went away.
+constexpr std::string_view kPeerLostOutput = "RuntimeError: Connection closed by peer\n";
 constexpr Duration kPeerNoticeMin = milliseconds(5);
 constexpr Duration kPeerNoticeMax = milliseconds(500);
 
@@ -212,6 +214,9 @@ void Simulation::HealEverything() {
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     CutNode(i, false);
     hosts_[i]->ThawAgent();
+    for (const JobId job : hosts_[i]->LivingShims()) {
+      hosts_[i]->ThawShim(job);
+    }
     hosts_[i]->SetPortTaken(0);
     hosts_[i]->PowerOn();
     hosts_[i]->StartAgent();
@@ -296,8 +301,9 @@ void Simulation::OnEnd(const Process& process) {
   for (const std::uint64_t number : processes_.Living()) {
     const Process& peer = processes_.Get(number);
     if (peer.job == process.job && peer.attempt == process.attempt && peer.script.leaves_with_peers && peer.ran) {
-      world_->queue.After(random_.Between(kPeerNoticeMin, kPeerNoticeMax),
-                          [this, number, host = peer.host] { hosts_[host]->EndRank(number, 1); });
+      world_->queue.After(random_.Between(kPeerNoticeMin, kPeerNoticeMax), [this, number, host = peer.host] {
+        hosts_[host]->EndRank(number, 1, std::string(kPeerLostOutput));
+      });
     }
   }
 }
