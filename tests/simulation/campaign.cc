@@ -33,15 +33,6 @@ extern "C" void SayLastWords(int) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, g_last_words, std::strlen(g_last_words));
 }
 
-void PrepareLastWords(std::uint64_t seed) {
-  const std::string words = fmt::format("seed {} aborts; replay: {}\n", seed, ReplayCommand(seed));
-  std::strncpy(g_last_words, words.c_str(), sizeof(g_last_words) - 1);
-  struct sigaction action {};
-  action.sa_handler = SayLastWords;
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  ::sigaction(SIGABRT, &action, nullptr);
-}
-
 // One run: draws its cluster, its jobs and its misfortunes from the seed.
 class Campaign {
  public:
@@ -382,13 +373,22 @@ std::optional<std::uint64_t> Number(const char* variable) {
 
 }  // namespace
 
+void PrepareLastWords(std::uint64_t seed, const std::string& replay_command) {
+  const std::string words = fmt::format("seed {} aborts; replay: {}\n", seed, replay_command);
+  std::strncpy(g_last_words, words.c_str(), sizeof(g_last_words) - 1);
+  struct sigaction action {};
+  action.sa_handler = SayLastWords;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  ::sigaction(SIGABRT, &action, nullptr);
+}
+
 std::string ReplayCommand(std::uint64_t seed) {
   return fmt::format("./dev sim --seed {} (or: RAYCTL_SIM_SEED={} build/dev/tests/simulation/simulation_test)", seed,
                      seed);
 }
 
 CampaignResult RunSeed(std::uint64_t seed, const CampaignOptions& options) {
-  PrepareLastWords(seed);
+  PrepareLastWords(seed, ReplayCommand(seed));
   Campaign campaign(seed, options);
   CampaignResult result;
   result.seed = seed;

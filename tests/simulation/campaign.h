@@ -31,6 +31,9 @@ struct CampaignResult {
 // when an invariant of the machines aborts the program.
 CampaignResult RunSeed(std::uint64_t seed, const CampaignOptions& options);
 
+// Has the program say this when a machine aborts it.
+void PrepareLastWords(std::uint64_t seed, const std::string& replay_command);
+
 // The command that runs just this seed again.
 std::string ReplayCommand(std::uint64_t seed);
 
