@@ -132,6 +132,24 @@ std::string StateWithReason(const v1::JobStatus& status) {
   return client::StateName(status.state()) + (reason.empty() ? "" : "/" + reason);
 }
 
+// "NVIDIA H100 80GB HBM3, 79.6 GiB, GPU-1f…, jobs 3,4; not lent now: …".
+std::string DeviceText(const v1::NodeDevice& device) {
+  std::string text = device.name().empty() ? device.vendor() : device.name();
+  if (text.empty()) {
+    return "counted by --num-gpus, not found";
+  }
+  if (device.memory_bytes() > 0) {
+    text += ", " + FormatBytes(static_cast<std::int64_t>(device.memory_bytes()));
+  }
+  text += ", " + device.id();
+  std::string jobs;
+  for (const std::uint64_t job : device.jobs()) {
+    jobs += fmt::format("{}{}", jobs.empty() ? "" : ",", job);
+  }
+  text += jobs.empty() ? "" : fmt::format(", job {}", jobs);
+  return device.problem().empty() ? text : fmt::format("{}; not lent now: {}", text, device.problem());
+}
+
 }  // namespace
 
 std::string StatusText(const v1::GetStatusResponse& status, bool verbose) {
@@ -201,6 +219,12 @@ std::string NodeTable(const google::protobuf::RepeatedPtrField<v1::Node>& nodes)
   }
   std::string text = table.Text();
   for (const v1::Node& node : nodes) {
+    for (const v1::NodeDevice& device : node.devices()) {
+      if (!device.problem().empty()) {
+        text += fmt::format("{}: GPU {} is not lent now: {}\n", Printable(node.name()), device.index(),
+                            Printable(device.problem()));
+      }
+    }
     for (const std::string& remark : node.remarks()) {
       text += fmt::format("{}: {}\n", node.name(), remark);
     }
@@ -321,6 +345,9 @@ std::string NodeText(const v1::Node& node) {
   }
   for (const auto& [name, used] : amounts) {
     facts.Add(name, used);
+  }
+  for (const v1::NodeDevice& device : node.devices()) {
+    facts.Add(fmt::format("GPU {}", device.index()), DeviceText(device));
   }
   for (const std::string& remark : node.remarks()) {
     facts.Add("remark", remark);

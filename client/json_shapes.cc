@@ -198,7 +198,26 @@ ordered_json WorkerJson(const v1::Worker& worker) {
           {"signal", worker.has_signal() ? ordered_json(worker.signal()) : ordered_json()}};
 }
 
+ordered_json DeviceJson(const v1::NodeDevice& device) {
+  ordered_json jobs = ordered_json::array();
+  for (const std::uint64_t job : device.jobs()) {
+    jobs.push_back(job);
+  }
+  return {{"index", device.index()},
+          {"vendor", TextOrNull(device.vendor())},
+          {"id", TextOrNull(device.id())},
+          {"name", TextOrNull(device.name())},
+          {"memory_bytes", device.memory_bytes() > 0 ? ordered_json(device.memory_bytes()) : ordered_json()},
+          {"used", AmountJson(device.used())},
+          {"jobs", std::move(jobs)},
+          {"problem", TextOrNull(device.problem())}};
+}
+
 ordered_json NodeJson(const v1::Node& node) {
+  ordered_json devices = ordered_json::array();
+  for (const v1::NodeDevice& device : node.devices()) {
+    devices.push_back(DeviceJson(device));
+  }
   ordered_json remarks = ordered_json::array();
   for (const std::string& remark : node.remarks()) {
     remarks.push_back(remark);
@@ -210,6 +229,7 @@ ordered_json NodeJson(const v1::Node& node) {
           {"reason", TextOrNull(node.reason())},
           {"labels", TextMap(node.labels())},
           {"resources", ResourcesJson(node.resources())},
+          {"devices", std::move(devices)},
           {"remarks", std::move(remarks)}};
 }
 

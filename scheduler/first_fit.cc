@@ -207,6 +207,8 @@ std::string WhyWaiting(const ClusterView& cluster, const PlacementGroup& group) 
   const Bundle& bundle = group.bundles.front();
   const NodeView* closest = nullptr;
   std::string lacking;
+  const NodeView* fencing = nullptr;  // The first with fenced devices.
+  std::size_t fenced = 0;
   std::size_t away = 0;
   std::size_t fitting = 0;
   for (const NodeView& node : cluster.nodes) {
@@ -217,6 +219,8 @@ std::string WhyWaiting(const ClusterView& cluster, const PlacementGroup& group) 
       ++away;
       continue;
     }
+    fenced += node.gpus_fenced;
+    fencing = fencing == nullptr && node.gpus_fenced > 0 ? &node : fencing;
     fitting += NodeRoom(node, NodeRoom::Of::kFree).Count(bundle, group.bundles.size());
     if (const auto lack = Lacking(bundle.want, node.free)) {
       if (closest == nullptr || (*lack == lacking && node.free.Get(lacking) > closest->free.Get(lacking))) {
@@ -234,6 +238,11 @@ std::string WhyWaiting(const ClusterView& cluster, const PlacementGroup& group) 
     reason = fmt::format("needs {}{}; no node has it free", bundle.want.ToString(), Gang(group));
   } else {
     reason = fmt::format("needs {}{}; there is room for {} now", bundle.want.ToString(), Gang(group), fitting);
+  }
+  if (fencing != nullptr && bundle.want.Get(kGpu).raw > 0) {
+    reason += fmt::format("; {} {} not lent now, see `rayctl describe --node {}`", fenced,
+                          fenced == 1 ? "device is" : "devices are",
+                          fencing->name.empty() ? std::to_string(fencing->id.value) : fencing->name);
   }
   if (away > 0) {
     reason += fmt::format("; {} {} not taking work", away, away == 1 ? "node is" : "nodes are");

@@ -28,8 +28,9 @@ struct NodeView {
   Resources total;
   Resources free;
   std::vector<Amount> gpu_free;
-  bool placeable = true;  // Alive: neither suspect nor draining. Counts for feasibility in either case.
-  std::string name;       // For reasons; the id stands in where it is empty.
+  bool placeable = true;          // Alive: neither suspect nor draining. Counts for feasibility in either case.
+  std::string name;               // For reasons; the id stands in where it is empty.
+  std::uint32_t gpus_fenced = 0;  // For reasons.
 };
 
 struct ClusterView {

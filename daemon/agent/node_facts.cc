@@ -221,7 +221,7 @@ absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const 
   }
   node.resources.Set(kGpu, *gpus);
   for (std::int64_t i = 0; i < gpus->raw / Amount::kUnit; ++i) {
-    node.devices.push_back({"", std::to_string(i), "", 0});
+    node.devices.push_back({.id = std::to_string(i)});
   }
   if (const absl::Status status = AddResourcesJson(settings.resources_json, node.resources); !status.ok()) {
     return status;

@@ -194,6 +194,8 @@ void Head::Impl::Handle(const AgentMessage& event) {
     if (const auto job = ApplyFacts(node, changed->facts)) {
       Evaluate(*job);
     }
+  } else if (const auto* devices = std::get_if<link::DevicesChanged>(&event.message.body)) {
+    OnDevicesChanged(node, *devices);
   } else if (const auto* goodbye = std::get_if<link::Goodbye>(&event.message.body)) {
     OnGoodbye(node, goodbye->why);
   } else if (std::holds_alternative<link::Heartbeat>(event.message.body)) {

@@ -47,7 +47,9 @@ class Head {
     std::vector<Amount> gpu_used;
     WallTime last_seen{};
     bool connected = false;
-    std::vector<std::string> remarks;  // As it registered.
+    std::vector<std::string> remarks;             // As it registered.
+    std::vector<link::Device> devices;            // As it last told; empty before it registered with this head.
+    std::vector<std::vector<JobId>> device_jobs;  // Who holds a share of device i, in id order.
   };
   std::vector<NodeStatus> Nodes() const;  // In id order.
   std::string NodeName(NodeId id) const;

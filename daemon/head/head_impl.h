@@ -50,6 +50,7 @@ class Head::Impl {
     WallTime last_seen{};
     Duration heartbeat_interval{0};
     std::vector<std::string> remarks;
+    std::vector<link::Device> devices;
     std::map<JobId, std::uint32_t> leases;  // How many ranks of each job hold one here.
     std::map<std::uint32_t, JobId> ports;   // MASTER_PORTs of living attempts whose rank 0 is here.
     std::set<link::RankKey> stale;          // Ran on although nothing of theirs is current: no work until they ended.
@@ -155,6 +156,8 @@ class Head::Impl {
   void Handle(const JoinNode& join);
   void OnRegister(StreamId stream, NodeId node, const link::Register& message);
   std::optional<absl::Status> RefuseRegister(StreamId stream, NodeId node, const AgentMessage& message) const;
+  void OnDevicesChanged(NodeId node, const link::DevicesChanged& changed);
+  void SetDevices(NodeId node, const std::vector<link::Device>& devices);
   void OnGoodbye(NodeId node, const std::string& why);
   void CloseStreamOf(NodeId node, absl::Status why);
   bool GaveUpItsName(const NodeRecord& node) const;

@@ -1,6 +1,7 @@
 #include "daemon/head/ledger.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/invariant.h"
 
@@ -31,10 +32,26 @@ void Ledger::SetPresence(NodeId id, bool visible, bool placeable) {
   Refresh(id);
 }
 
+void Ledger::SetFenced(NodeId id, std::set<std::uint32_t> devices) {
+  Node& node = nodes_[id];
+  if (node.fenced == devices) {
+    return;
+  }
+  node.fenced = std::move(devices);
+  ++generation_;
+  Refresh(id);
+}
+
+bool Ledger::IsFenced(NodeId id, std::uint32_t device) const {
+  const auto node = nodes_.find(id);
+  return node != nodes_.end() && node->second.fenced.contains(device);
+}
+
 void Ledger::Take(NodeId id, const Resources& want, const std::vector<scheduler::DeviceShare>& devices) {
   Node& node = nodes_[id];
   node.used.Add(want);
   for (const scheduler::DeviceShare& device : devices) {
+    Invariant(!node.fenced.contains(device.index), "a fenced device is not lent");
     if (node.gpu_used.size() <= device.index) {
       node.gpu_used.resize(device.index + 1);
     }
@@ -79,9 +96,16 @@ void Ledger::Refresh(NodeId id) {
   at->free = node.total;
   at->free.Subtract(node.used);
   at->gpu_free.resize(node.gpu_count);
+  Resources fenced;  // What nobody holds of them: it is neither used nor free.
   for (std::uint32_t i = 0; i < node.gpu_count; ++i) {
     at->gpu_free[i] = Amount::Units(1) - node.gpu_used[i];
+    if (node.fenced.contains(i)) {
+      fenced.Set(kGpu, fenced.Get(kGpu) + at->gpu_free[i]);
+      at->gpu_free[i] = Amount{};
+    }
   }
+  at->free.Subtract(fenced);
+  at->gpus_fenced = static_cast<std::uint32_t>(node.fenced.size());
   at->placeable = node.placeable;
 }
 

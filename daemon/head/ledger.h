@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,13 +23,17 @@ class Ledger {
     bool visible = false;    // In the view: not dead.
     bool placeable = false;  // May take new work.
     Resources used;
-    std::vector<Amount> gpu_used;  // At least gpu_count entries; more when devices went away under a lease.
+    std::set<std::uint32_t> fenced;  // Devices that are not to be lent now, whoever holds them.
+    std::vector<Amount> gpu_used;    // At least gpu_count entries; more when devices went away under a lease.
   };
 
   // What the node has now; its leases stay.
   void SetNode(NodeId id, const std::string& name, const Resources& total, std::uint32_t gpu_count,
                const scheduler::Labels& labels);
   void SetPresence(NodeId id, bool visible, bool placeable);
+
+  void SetFenced(NodeId id, std::set<std::uint32_t> devices);
+  bool IsFenced(NodeId id, std::uint32_t device) const;
 
   void Take(NodeId id, const Resources& want, const std::vector<scheduler::DeviceShare>& devices);
   void Release(NodeId id, const Resources& want, const std::vector<scheduler::DeviceShare>& devices);

@@ -109,7 +109,9 @@ bool Head::Impl::HasRoomToMove(const JobRecord& job) const {
     }
     node->free.Add(job.spec.resources_per_worker);
     for (const scheduler::DeviceShare& device : rank.devices) {
-      if (device.index < node->gpu_free.size()) {
+      if (ledger_.IsFenced(rank.node, device.index)) {
+        node->free.Set(kGpu, node->free.Get(kGpu) - device.share);  // Given back, it would not be free.
+      } else if (device.index < node->gpu_free.size()) {
         node->gpu_free[device.index] += device.share;
       }
     }

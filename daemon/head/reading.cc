@@ -11,6 +11,19 @@ const JobRecord* Head::Impl::FindJobByName(std::string_view name) const {
   return named == by_name_.end() ? nullptr : &jobs_.at(*named->second.rbegin());
 }
 
+namespace {
+
+void AddHolder(JobId job, NodeId node, const RankRecord& rank, std::vector<std::vector<JobId>>& holders) {
+  for (const scheduler::DeviceShare& device : rank.devices) {
+    if (rank.node == node && rank.HoldsLease() && device.index < holders.size() &&
+        (holders[device.index].empty() || holders[device.index].back() != job)) {
+      holders[device.index].push_back(job);
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<Head::NodeStatus> Head::Impl::Nodes() const {
   std::vector<NodeStatus> all;
   all.reserve(nodes_.size());
@@ -28,6 +41,13 @@ std::vector<Head::NodeStatus> Head::Impl::Nodes() const {
     }
     status.last_seen = runtime.last_seen;
     status.remarks = runtime.remarks;
+    status.devices = runtime.devices;
+    status.device_jobs.resize(status.devices.size());
+    for (const auto& [job, count] : status.devices.empty() ? decltype(runtime.leases){} : runtime.leases) {
+      for (const RankRecord& rank : jobs_.at(job).attempt.ranks) {
+        AddHolder(job, id, rank, status.device_jobs);
+      }
+    }
     status.connected = static_cast<bool>(runtime.stream);
     all.push_back(std::move(status));
   }

@@ -137,6 +137,7 @@ void Head::Impl::OnRegister(StreamId stream, NodeId node, const link::Register& 
   runtime.newest_stream = stream;
   runtime.stale.clear();
   ledger_.SetNode(node, record.name, record.resources, record.gpu_count, record.labels);
+  SetDevices(node, message.devices);
 
   // Nothing is sent before Registered: until then the node has no stream.
   std::set<link::RankKey> reported;
@@ -215,6 +216,25 @@ void Head::Impl::OnRegister(StreamId stream, NodeId node, const link::Register& 
   if (stopped_) {
     SendTo(node, link::LeaveCluster{stop_why_});
   }
+}
+
+void Head::Impl::SetDevices(NodeId node, const std::vector<link::Device>& devices) {
+  std::set<std::uint32_t> fenced;
+  for (std::uint32_t i = 0; i < devices.size(); ++i) {
+    if (!devices[i].problem.empty()) {
+      fenced.insert(i);
+    }
+  }
+  runtimes_[node].devices = devices;
+  ledger_.SetFenced(node, std::move(fenced));
+}
+
+void Head::Impl::OnDevicesChanged(NodeId node, const link::DevicesChanged& changed) {
+  if (changed.devices.size() != runtimes_[node].devices.size()) {
+    CloseStreamOf(node, absl::AbortedError("the node has other devices than it registered; register again"));
+    return;
+  }
+  SetDevices(node, changed.devices);
 }
 
 // The node is being stopped and its ranks end with it: their groups move, and it counts as no failure.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -57,9 +58,14 @@ struct RankFacts {
 
 struct Device {
   std::string vendor;  // "nvidia", "amd", "tpu"; "" for one that only a flag counts.
-  std::string id;
+  std::string id;      // What the vendor's variable of visible devices takes: a UUID where there is one, else a number.
   std::string name;
   std::uint64_t memory_bytes = 0;
+  std::string parent_id;  // Of a partition (MIG): the whole device's id.
+  std::string pci_address;
+  std::optional<std::int32_t> numa_node;
+  std::string problem;  // Why it is not to be lent now: its health, or who holds it. Empty: it may be.
+  friend bool operator==(const Device&, const Device&) = default;
 };
 
 // Agent to head.
@@ -82,6 +88,9 @@ struct Heartbeat {};
 struct RankChanged {
   RankFacts facts;
 };
+struct DevicesChanged {  // All of them, in the order of Register.
+  std::vector<Device> devices;
+};
 struct Goodbye {
   std::string why;
 };  // The node is being stopped; its ranks end with it.
@@ -89,7 +98,7 @@ struct Goodbye {
 struct AgentToHead {
   Incarnation incarnation = 0;  // 0 in Register.
   std::uint64_t sequence = 0;   // From 1 on every stream.
-  std::variant<Register, Heartbeat, RankChanged, Goodbye> body;
+  std::variant<Register, Heartbeat, RankChanged, Goodbye, DevicesChanged> body;
 };
 
 // Head to agent.

@@ -162,6 +162,36 @@ v1::RankEnd ToProto(const link::RankEnd& end) {
   return proto;
 }
 
+link::Device FromProto(const v1::Device& proto) {
+  link::Device device;
+  device.vendor = proto.vendor();
+  device.id = proto.id();
+  device.name = proto.name();
+  device.memory_bytes = proto.memory_bytes();
+  device.parent_id = proto.parent_id();
+  device.pci_address = proto.pci_address();
+  if (proto.has_numa_node()) {
+    device.numa_node = proto.numa_node();
+  }
+  device.problem = proto.problem();
+  return device;
+}
+
+v1::Device ToProto(const link::Device& device) {
+  v1::Device proto;
+  proto.set_vendor(device.vendor);
+  proto.set_id(device.id);
+  proto.set_name(device.name);
+  proto.set_memory_bytes(device.memory_bytes);
+  proto.set_parent_id(device.parent_id);
+  proto.set_pci_address(device.pci_address);
+  if (device.numa_node) {
+    proto.set_numa_node(*device.numa_node);
+  }
+  proto.set_problem(device.problem);
+  return proto;
+}
+
 absl::StatusOr<link::Register> FromProto(const v1::Register& proto) {
   Checked check;
   link::Register reg;
@@ -173,7 +203,7 @@ absl::StatusOr<link::Register> FromProto(const v1::Register& proto) {
   check.Set(reg.resources, FromProto(proto.resources()), "resources");
   reg.labels = ToMap(proto.labels());
   for (const v1::Device& device : proto.devices()) {
-    reg.devices.push_back({device.vendor(), device.id(), device.name(), device.memory_bytes()});
+    reg.devices.push_back(FromProto(device));
   }
   reg.port_min = proto.port_min();
   reg.port_max = proto.port_max();
@@ -199,11 +229,7 @@ v1::Register ToProto(const link::Register& reg) {
   *proto.mutable_resources() = ToProto(reg.resources);
   proto.mutable_labels()->insert(reg.labels.begin(), reg.labels.end());
   for (const link::Device& device : reg.devices) {
-    v1::Device& added = *proto.add_devices();
-    added.set_vendor(device.vendor);
-    added.set_id(device.id);
-    added.set_name(device.name);
-    added.set_memory_bytes(device.memory_bytes);
+    *proto.add_devices() = ToProto(device);
   }
   proto.set_port_min(reg.port_min);
   proto.set_port_max(reg.port_max);
@@ -450,7 +476,14 @@ absl::StatusOr<link::AgentToHead> FromProto(const v1::AgentToHead& proto) {
     case v1::AgentToHead::kGoodbye:
       message.body = link::Goodbye{proto.goodbye().why()};
       break;
-    case v1::AgentToHead::kDevicesChanged:
+    case v1::AgentToHead::kDevicesChanged: {
+      link::DevicesChanged changed;
+      for (const v1::Device& device : proto.devices_changed().devices()) {
+        changed.devices.push_back(FromProto(device));
+      }
+      message.body = std::move(changed);
+      break;
+    }
     case v1::AgentToHead::BODY_NOT_SET:
       return Wrong("body", "a message of a kind that this version does not know");
   }
@@ -470,6 +503,11 @@ v1::AgentToHead ToProto(const link::AgentToHead& message) {
           proto.mutable_heartbeat();
         } else if constexpr (std::is_same_v<Body, link::RankChanged>) {
           *proto.mutable_rank_changed()->mutable_facts() = ToProto(body.facts);
+        } else if constexpr (std::is_same_v<Body, link::DevicesChanged>) {
+          v1::DevicesChanged& changed = *proto.mutable_devices_changed();
+          for (const link::Device& device : body.devices) {
+            *changed.add_devices() = ToProto(device);
+          }
         } else {
           static_assert(std::is_same_v<Body, link::Goodbye>);
           proto.mutable_goodbye()->set_why(body.why);

@@ -135,6 +135,20 @@ v1::Node NodeView(const head::Head::NodeStatus& node) {
   }
   view.set_version(node.record.version);
   view.set_is_head_node(node.record.is_head_node);
+  for (std::uint32_t i = 0; i < node.devices.size(); ++i) {
+    const link::Device& device = node.devices[i];
+    v1::NodeDevice& added = *view.add_devices();
+    added.set_index(i);
+    added.set_vendor(device.vendor);
+    added.set_id(device.id);
+    added.set_name(device.name);
+    added.set_memory_bytes(device.memory_bytes);
+    added.set_problem(device.problem);
+    added.set_used(i < node.gpu_used.size() ? node.gpu_used[i].ToDouble() : 0);
+    for (const JobId job : node.device_jobs[i]) {
+      added.add_jobs(job.value);
+    }
+  }
   view.mutable_remarks()->Assign(node.remarks.begin(), node.remarks.end());
   return view;
 }

@@ -78,11 +78,24 @@ TEST_CASE("a node: sorted names, whole amounts as integers", "[json_shapes]") {
   (*node.mutable_resources())["memory"].set_total(68719476736.0);
   (*node.mutable_resources())["CPU"].set_total(8);
   (*node.mutable_resources())["CPU"].set_used(0.5);
+  v1::NodeDevice& fenced = *node.add_devices();
+  fenced.set_vendor("nvidia");
+  fenced.set_id("GPU-1");
+  fenced.set_name("NVIDIA H100 80GB HBM3");
+  fenced.set_memory_bytes(85520809984);
+  fenced.set_used(0.5);
+  fenced.add_jobs(7);
+  fenced.set_problem("held by process 9");
+  node.add_devices()->set_index(1);
   node.add_remarks("memory limits are not enforced here");
   CHECK(Line(NodeJson(node)) ==
         R"({"id": 1, "name": "a", "address": "10.0.0.1", "state": "draining", "reason": null, )"
         R"("labels": {"rack": "r", "zone": "z"}, "resources": {"CPU": {"total": 8, "used": 0.5}, )"
-        R"("memory": {"total": 68719476736, "used": 0}}, "remarks": ["memory limits are not enforced here"]})");
+        R"("memory": {"total": 68719476736, "used": 0}}, )"
+        R"("devices": [{"index": 0, "vendor": "nvidia", "id": "GPU-1", "name": "NVIDIA H100 80GB HBM3", )"
+        R"("memory_bytes": 85520809984, "used": 0.5, "jobs": [7], "problem": "held by process 9"}, )"
+        R"({"index": 1, "vendor": null, "id": null, "name": null, "memory_bytes": null, "used": 0, "jobs": [], )"
+        R"("problem": null}], "remarks": ["memory limits are not enforced here"]})");
 }
 
 TEST_CASE("status", "[json_shapes]") {

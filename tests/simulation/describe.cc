@@ -34,6 +34,13 @@ std::string Text(const link::AgentToHead& message) {
                                           },
                                           [](const link::Heartbeat&) { return std::string("heartbeat"); },
                                           [](const link::RankChanged& changed) { return Text(changed.facts); },
+                                          [](const link::DevicesChanged& changed) {
+                                            std::string text = "devices";
+                                            for (const link::Device& device : changed.devices) {
+                                              text += fmt::format(" [{}]", device.problem);
+                                            }
+                                            return text;
+                                          },
                                           [](const link::Goodbye& bye) { return fmt::format("goodbye: {}", bye.why); },
                                       },
                                       message.body);

@@ -13,7 +13,7 @@ using Entries = std::vector<std::string>;
 link::Register Node() {
   link::Register node;
   node.interface_name = "eth0";
-  node.devices = {{"nvidia", "GPU-aaaa", "", 0}, {"nvidia", "GPU-bbbb", "", 0}};
+  node.devices = {{.vendor = "nvidia", .id = "GPU-aaaa"}, {.vendor = "nvidia", .id = "GPU-bbbb"}};
   return node;
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("tokens and torchelastic's store never reach a rank", "[agent]") {
 
 TEST_CASE("AMD devices are shown by one variable alone", "[agent]") {
   link::Register node = Node();
-  node.devices = {{"amd", "", "", 0}, {"amd", "", "", 0}};
+  node.devices = {{.vendor = "amd", .id = ""}, {.vendor = "amd", .id = ""}};
   const Entries entries = EnvironmentOf(node, {"HIP_VISIBLE_DEVICES=0"}, Group());
   CHECK(Has(entries, "ROCR_VISIBLE_DEVICES=1"));
   CHECK_FALSE(Sets(entries, "HIP_VISIBLE_DEVICES"));
@@ -126,7 +126,7 @@ TEST_CASE("AMD devices are shown by one variable alone", "[agent]") {
 
 TEST_CASE("devices that only a flag counts are shown by their index", "[agent]") {
   link::Register node = Node();
-  node.devices = {{"", "0", "", 0}, {"", "1", "", 0}};
+  node.devices = {{.vendor = "", .id = "0"}, {.vendor = "", .id = "1"}};
   CHECK(Has(EnvironmentOf(node, {}, Group()), "CUDA_VISIBLE_DEVICES=1"));
 }
 

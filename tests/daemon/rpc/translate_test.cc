@@ -99,6 +99,17 @@ class Draw {
     return group;
   }
 
+  link::Device Device() {
+    link::Device device{.vendor = Word(), .id = Word(), .name = Word(), .memory_bytes = Below(1 << 20)};
+    device.parent_id = Word();
+    device.pci_address = Word();
+    if (Coin()) {
+      device.numa_node = static_cast<std::int32_t>(Below(3)) - 1;
+    }
+    device.problem = Coin() ? Word() : "";
+    return device;
+  }
+
  private:
   std::mt19937_64 engine_;
 };
@@ -125,7 +136,7 @@ TEST_CASE("every value survives the wire", "[translate]") {
     link::Register reg{.version = draw.Word(), .boot_id = draw.Word(), .address = draw.Word()};
     reg.resources.Set(kCpu, draw.Some());
     reg.labels = draw.Map();
-    reg.devices = {{draw.Word(), draw.Word(), draw.Word(), draw.Below(1 << 20)}};
+    reg.devices = {draw.Device(), draw.Device()};
     reg.port_min = 100;
     reg.port_max = 200;
     reg.ranks = {draw.Facts(), draw.Facts()};
@@ -135,6 +146,11 @@ TEST_CASE("every value survives the wire", "[translate]") {
     CheckRoundTrip(link::AgentToHead{draw.Below(9), draw.Below(9), link::Heartbeat{}});
     CheckRoundTrip(link::AgentToHead{draw.Below(9), draw.Below(9), link::RankChanged{draw.Facts()}});
     CheckRoundTrip(link::AgentToHead{draw.Below(9), draw.Below(9), link::Goodbye{draw.Word()}});
+    const link::DevicesChanged changed{{draw.Device(), draw.Device(), draw.Device()}};
+    CheckRoundTrip(link::AgentToHead{draw.Below(9), draw.Below(9), changed});
+    const auto changed_back = FromProto(ToProto(link::AgentToHead{1, 2, changed}));
+    REQUIRE(changed_back.ok());
+    CHECK(std::get<link::DevicesChanged>(changed_back->body).devices == changed.devices);
 
     const JobId job{draw.Below(9) + 1};
     const link::Registered registered{seconds(2), {draw.Group(), draw.Group()}, {job}};
