@@ -4,6 +4,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
+#include <pwd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -30,6 +31,11 @@ absl::Status Errno(std::string_view what, const std::string& path) {
   return errno == EACCES || errno == EPERM ? absl::PermissionDeniedError(message) : absl::InternalError(message);
 }
 
+std::string UserName(uid_t uid) {
+  const passwd* const entry = ::getpwuid(uid);
+  return entry == nullptr ? fmt::format("user {}", uid) : fmt::format("user {} ({})", entry->pw_name, uid);
+}
+
 // Makes one folder that is this user's alone; an existing one must be this user's and is closed to others.
 absl::Status MakePrivateDir(const std::string& path) {
   if (::mkdir(path.c_str(), kPrivate) != 0 && errno != EEXIST) {
@@ -44,7 +50,8 @@ absl::Status MakePrivateDir(const std::string& path) {
   }
   if (info.st_uid != ::geteuid()) {
     return absl::PermissionDeniedError(
-        fmt::format("{} belongs to user {}; only its owner may start a node there", path, info.st_uid));
+        fmt::format("{} belongs to {}; only its owner may start a node there, and only they or root can remove it",
+                    path, UserName(info.st_uid)));
   }
   if ((info.st_mode & 0077) != 0 && ::chmod(path.c_str(), kPrivate) != 0) {
     return Errno("closing to others", path);

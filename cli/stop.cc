@@ -19,6 +19,7 @@
 #include "cli/daemon_process.h"
 #include "cli/output.h"
 #include "cli/places.h"
+#include "cli/running.h"
 #include "cli/verbs.h"
 
 namespace rayctl::cli {
@@ -43,17 +44,42 @@ bool SameProcess(const client::RunningDaemon& a, const client::RunningDaemon& b)
   return a.pid == b.pid && a.start_ticks == b.start_ticks;
 }
 
+// Whether a runtime folder is in `root` itself, as those are that `start` makes.
+bool IsIn(const std::string& root, const std::string& run_dir) { return fs::path(run_dir).parent_path() == root; }
+
+// The daemons of this user: by the files that say so, and those whose files somebody removed by their command lines.
+std::vector<client::RunningDaemon> LookForDaemons(const client::EndpointSettings& settings) {
+  std::vector<client::RunningDaemon> daemons = client::LookAround(settings).daemons;
+  for (const RunningProgram& program : FindPrograms()) {
+    const bool known = std::any_of(daemons.begin(), daemons.end(),
+                                   [&](const client::RunningDaemon& daemon) { return daemon.pid == program.pid; });
+    if (known || program.verb == "shim" || !IsIn(settings.runtime_root, program.run_dir)) {
+      continue;
+    }
+    client::RunningDaemon daemon;
+    daemon.is_head = program.verb == "head";
+    daemon.pid = program.pid;
+    daemon.start_ticks = program.start_ticks;
+    daemon.address = "of " + program.state_dir;
+    daemon.node_name = program.node_name;
+    daemon.state_dir = program.state_dir;
+    daemon.run_dir = program.run_dir;
+    daemons.push_back(std::move(daemon));
+  }
+  return daemons;
+}
+
 // The pidfds are opened between two looks, so that each names the process that both looks saw.
 std::vector<Target> FindTargets(const client::EndpointSettings& settings,
                                 const std::function<bool(const std::string&)>& chosen) {
   std::vector<Target> targets;
-  for (const client::RunningDaemon& daemon : client::LookAround(settings).daemons) {
+  for (const client::RunningDaemon& daemon : LookForDaemons(settings)) {
     UniqueFd pidfd = OpenPidfd(static_cast<pid_t>(daemon.pid));
     if (chosen(daemon.run_dir) && pidfd.valid()) {
       targets.push_back({daemon, std::move(pidfd), false});
     }
   }
-  const std::vector<client::RunningDaemon> again = client::LookAround(settings).daemons;
+  const std::vector<client::RunningDaemon> again = LookForDaemons(settings);
   std::erase_if(targets, [&](const Target& target) {
     return std::none_of(again.begin(), again.end(),
                         [&](const client::RunningDaemon& other) { return SameProcess(other, target.daemon); });
@@ -83,13 +109,18 @@ bool WaitAll(std::vector<Target>& targets, std::chrono::milliseconds patience,
   return all;
 }
 
-// Who listens on a shim's socket; invalid when nobody does.
-UniqueFd Listener(const fs::path& socket_path) {
+struct Shim {
+  pid_t pid = 0;
+  UniqueFd pidfd;
+};
+
+// Who listens on a shim's socket; an invalid pidfd when nobody does.
+Shim Listener(const fs::path& socket_path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const std::string path = socket_path.string();
   if (path.size() >= sizeof(address.sun_path)) {
-    return UniqueFd();
+    return {};
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   const UniqueFd link(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -97,9 +128,9 @@ UniqueFd Listener(const fs::path& socket_path) {
   socklen_t size = sizeof(peer);
   if (!link.valid() || ::connect(link.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
       ::getsockopt(link.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) {
-    return UniqueFd();
+    return {};
   }
-  return OpenPidfd(peer.pid);
+  return {peer.pid, OpenPidfd(peer.pid)};
 }
 
 std::vector<fs::path> Entries(const fs::path& folder) {
@@ -112,27 +143,52 @@ std::vector<fs::path> Entries(const fs::path& folder) {
   return entries;
 }
 
-// Shims that outlived their agent. Gives how many there were.
-std::size_t EndShims(const fs::path& run_dir) {
-  std::vector<UniqueFd> shims;
+// Those that outlived their agent and listen in a runtime folder.
+void AddShims(const fs::path& run_dir, std::vector<Shim>& shims) {
   for (const fs::path& path : Entries(run_dir)) {
     const std::string name = path.filename().string();
     if (name.starts_with("shim-") && name.ends_with(".sock")) {
-      if (UniqueFd shim = Listener(path); shim.valid()) {
-        SignalPidfd(shim.get(), SIGTERM);
+      if (Shim shim = Listener(path); shim.pidfd.valid()) {
         shims.push_back(std::move(shim));
       }
     }
   }
-  const Clock::time_point deadline = Clock::now() + kShimPatience;
-  for (const UniqueFd& shim : shims) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    if (!WaitForEnd(shim.get(), std::max(left, std::chrono::milliseconds(0)))) {
-      SignalPidfd(shim.get(), SIGKILL);
-      WaitForEnd(shim.get(), kKillPatience);
+}
+
+// Those whose sockets somebody removed. Their pidfds are opened between two looks, too.
+void AddHiddenShims(const std::function<bool(const std::string&)>& chosen, std::vector<Shim>& shims) {
+  std::vector<std::pair<RunningProgram, UniqueFd>> found;
+  for (RunningProgram& program : FindPrograms()) {
+    const bool known =
+        std::any_of(shims.begin(), shims.end(), [&](const Shim& shim) { return shim.pid == program.pid; });
+    if (program.verb == "shim" && !known && chosen(program.run_dir)) {
+      UniqueFd pidfd = OpenPidfd(program.pid);
+      found.emplace_back(std::move(program), std::move(pidfd));
     }
   }
-  return shims.size();
+  const std::vector<RunningProgram> again = found.empty() ? std::vector<RunningProgram>() : FindPrograms();
+  for (auto& [program, pidfd] : found) {
+    const bool same = std::any_of(again.begin(), again.end(), [&, &program = program](const RunningProgram& other) {
+      return other.pid == program.pid && other.start_ticks == program.start_ticks;
+    });
+    if (same && pidfd.valid()) {
+      shims.push_back({program.pid, std::move(pidfd)});
+    }
+  }
+}
+
+void EndShims(const std::vector<Shim>& shims) {
+  for (const Shim& shim : shims) {
+    SignalPidfd(shim.pidfd.get(), SIGTERM);
+  }
+  const Clock::time_point deadline = Clock::now() + kShimPatience;
+  for (const Shim& shim : shims) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    if (!WaitForEnd(shim.pidfd.get(), std::max(left, std::chrono::milliseconds(0)))) {
+      SignalPidfd(shim.pidfd.get(), SIGKILL);
+      WaitForEnd(shim.pidfd.get(), kKillPatience);
+    }
+  }
 }
 
 // Removes what dead daemons left in a runtime folder, and the folder once it is empty. A folder that a start holds or
@@ -182,22 +238,31 @@ int StopDaemons(const client::EndpointSettings& settings, const std::function<bo
       code = kExitRefused;
     }
   }
-  const std::vector<client::RunningDaemon> living = client::LookAround(settings).daemons;
-  std::size_t shims = 0;
+  const std::vector<client::RunningDaemon> living = LookForDaemons(settings);
+  const auto is_left = [&](const std::string& run_dir) {
+    return chosen(run_dir) && IsIn(settings.runtime_root, run_dir) &&
+           std::none_of(living.begin(), living.end(),
+                        [&](const client::RunningDaemon& daemon) { return daemon.run_dir == run_dir; });
+  };
+  std::vector<Shim> shims;
   for (const fs::path& run_dir : Entries(settings.runtime_root)) {
-    const bool in_use = std::any_of(living.begin(), living.end(), [&](const client::RunningDaemon& daemon) {
-      return daemon.run_dir == run_dir.string();
-    });
-    if (chosen(run_dir.string()) && !in_use) {
-      shims += EndShims(run_dir);
+    if (is_left(run_dir.string())) {
+      AddShims(run_dir, shims);
+    }
+  }
+  AddHiddenShims(is_left, shims);
+  EndShims(shims);
+  for (const fs::path& run_dir : Entries(settings.runtime_root)) {
+    if (is_left(run_dir.string())) {
       ClearAway(run_dir);
     }
   }
   ::rmdir(settings.runtime_root.c_str());  // Stays while another node has a folder there.
-  if (shims > 0) {
-    Answer(fmt::format("stopped the ranks of {} job{} that had no agent\n", shims, shims == 1 ? "" : "s"));
+  if (!shims.empty()) {
+    Answer(
+        fmt::format("stopped the ranks of {} job{} that had no agent\n", shims.size(), shims.size() == 1 ? "" : "s"));
   }
-  if (targets.empty() && shims == 0) {
+  if (targets.empty() && shims.empty()) {
     Answer("nothing to stop\n");
   }
   return code;

@@ -27,6 +27,7 @@
 #include "daemon/agent/output_sender.h"
 #include "daemon/agent/runtime_files.h"
 #include "daemon/agent/shim_link.h"
+#include "daemon/net/kept_file.h"
 #include "daemon/net/notify.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -89,6 +90,7 @@ class AgentDaemon {
         signals_(loop_, SIGINT, SIGTERM),
         deadline_(loop_),
         start_deadline_(loop_),
+        kept_(loop_, advertised.path, [](const absl::Status& made) { NoteLoss(made); }),
         agent_(MakeConfig(options, std::move(registration)), clock_.Read()),
         shims_(loop_, {options.state_dir, options.run_dir, options.shim_program},
                [this](Event event) { Deliver(std::move(event)); }),
@@ -122,6 +124,14 @@ class AgentDaemon {
     config.pids_max = options.pids_max.value_or(DefaultPidsMax());
     config.base_env = InheritedEnvironment();
     return config;
+  }
+
+  static void NoteLoss(const absl::Status& made) {
+    if (made.ok()) {
+      spdlog::warn("somebody removed what others find this agent by; it was made again");
+    } else {
+      spdlog::error("others cannot find this agent any more why={}", Text(made));
+    }
   }
 
   void WaitForSignal() {
@@ -209,8 +219,7 @@ class AgentDaemon {
                                          {"node_name", identity.node_name},
                                          {"version", options_.version},
                                          {"insecure", options_.insecure}};
-    if (const absl::Status status = WriteFileWhole(DaemonFile(), file.dump() + "\n", Durability::kProcess);
-        !status.ok()) {
+    if (const absl::Status status = kept_.Keep(file.dump() + "\n"); !status.ok()) {
       FailStart(Text(status));
       return;
     }
@@ -293,8 +302,6 @@ class AgentDaemon {
   }
 
   // ---- The end.
-  const std::string& DaemonFile() const { return advertised_.path; }
-
   void End(int code) {
     if (ending_) {
       return;
@@ -304,6 +311,7 @@ class AgentDaemon {
     Notify("STOPPING=1");
     signals_.cancel();
     start_deadline_.cancel();
+    kept_.LetGo();
     deadline_.expires_after(kEndPatience);
     deadline_.async_wait([this, code](boost::system::error_code error) {
       if (!error) {
@@ -324,6 +332,7 @@ class AgentDaemon {
   asio::signal_set signals_;
   asio::steady_timer deadline_;
   asio::steady_timer start_deadline_;
+  net::KeptFile kept_;
   Agent agent_;
   ShimLink shims_;
   HeadLink head_;
@@ -365,7 +374,7 @@ int RunAgent(const AgentOptions& options) {
   if (!lock.ok()) {
     return refuse(lock.status());
   }
-  if (const absl::Status status = MakeRuntimeFolder(options.run_dir); !status.ok()) {
+  if (const absl::Status status = net::MakeRuntimeFolder(options.run_dir); !status.ok()) {
     return refuse(status);
   }
   // Before the node is described, which says what is not limited.

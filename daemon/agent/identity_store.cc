@@ -25,7 +25,7 @@ absl::Status Errno(const char* what, const std::string& path) {
 
 }  // namespace
 
-absl::Status WriteFileWhole(const std::string& path, const std::string& contents, Durability durability) {
+absl::Status WriteFileWhole(const std::string& path, const std::string& contents) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (std::filesystem::create_directories(folder, error)) {
@@ -51,7 +51,7 @@ absl::Status WriteFileWhole(const std::string& path, const std::string& contents
       }
       written += static_cast<std::size_t>(count);
     }
-    if (durability == Durability::kPowerCut && ::fsync(fd.get()) != 0) {
+    if (::fsync(fd.get()) != 0) {
       return Errno("syncing", temporary);
     }
   }

@@ -23,12 +23,8 @@ absl::StatusOr<std::optional<Identity>> LoadIdentity(const std::string& state_di
 // 0600, each file whole or not at all; identity.json last.
 absl::Status SaveIdentity(const std::string& state_dir, const Identity& identity);
 
-// What a file must outlast: what is made anew at every start need not outlast the machine.
-enum class Durability { kProcess, kPowerCut };
-
-// Writes a file whole or not at all, 0600; makes its folder, 0700.
-absl::Status WriteFileWhole(const std::string& path, const std::string& contents,
-                            Durability durability = Durability::kPowerCut);
+// Writes a file whole or not at all, 0600, which outlasts a power cut; makes its folder, 0700.
+absl::Status WriteFileWhole(const std::string& path, const std::string& contents);
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
 }  // namespace rayctl::agent

@@ -5,7 +5,6 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,21 +18,6 @@
 
 namespace rayctl::agent {
 namespace {
-
-absl::Status OwnFolder(const std::string& path) {
-  if (::mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
-    return absl::InternalError(fmt::format("making {}: {}", path, std::strerror(errno)));
-  }
-  struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0) {
-    return absl::InternalError(fmt::format("looking at {}: {}", path, std::strerror(errno)));
-  }
-  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return absl::PermissionDeniedError(
-        fmt::format("{} is not a folder of this user alone: remove it, or give it mode 0700", path));
-  }
-  return absl::OkStatus();
-}
 
 bool CanListen(const sockaddr* address, socklen_t length, int family) {
   const UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -51,17 +35,6 @@ bool CanListen(const sockaddr* address, socklen_t length, int family) {
 }
 
 }  // namespace
-
-absl::Status MakeRuntimeFolder(const std::string& path) {
-  const std::filesystem::path folder(path);
-  // The parent is /tmp/rayctl-UID, or a folder that the caller made.
-  if (folder.has_parent_path() && !std::filesystem::exists(folder.parent_path())) {
-    if (const absl::Status status = OwnFolder(folder.parent_path().string()); !status.ok()) {
-      return status;
-    }
-  }
-  return OwnFolder(path);
-}
 
 absl::StatusOr<UniqueFd> LockStateFolder(const std::string& state_dir) {
   const std::string folder = state_dir + "/agent";

@@ -9,9 +9,6 @@
 
 namespace rayctl::agent {
 
-// Makes the runtime folder and its parent, 0700. PERMISSION_DENIED: one of them is another user's, or open to others.
-absl::Status MakeRuntimeFolder(const std::string& path);
-
 // One agent a state folder; the lock goes with the process. ALREADY_EXISTS: an agent runs on it.
 absl::StatusOr<UniqueFd> LockStateFolder(const std::string& state_dir);
 

@@ -1,6 +1,7 @@
 #include "daemon/net/port_owner.h"
 
 #include <netdb.h>
+#include <pwd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,12 +9,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
-#include <set>
 #include <sstream>
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "base/unique_fd.h"
 #include "fmt/format.h"
 
@@ -24,9 +26,9 @@ namespace fs = std::filesystem;
 
 constexpr char kListening[] = "0A";  // TCP_LISTEN in /proc/net/tcp.
 
-// Inodes of the sockets that listen on the port.
-std::set<std::string> ListeningInodes(std::uint16_t port) {
-  std::set<std::string> inodes;
+// The sockets that listen on the port: inodes, and whose they are.
+std::map<std::string, uid_t> ListeningSockets(std::uint16_t port) {
+  std::map<std::string, uid_t> sockets;
   const std::string suffix = fmt::format(":{:04X}", port);
   for (const char* const path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream table(path);
@@ -36,12 +38,18 @@ std::set<std::string> ListeningInodes(std::uint16_t port) {
       std::istringstream fields(line);
       std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
       fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >> timeout >> inode;
-      if (fields && state == kListening && local.ends_with(suffix)) {
-        inodes.insert(inode);
+      uid_t owner = 0;
+      if (fields && state == kListening && local.ends_with(suffix) && absl::SimpleAtoi(uid, &owner)) {
+        sockets[inode] = owner;
       }
     }
   }
-  return inodes;
+  return sockets;
+}
+
+std::string UserName(uid_t uid) {
+  const passwd* const entry = ::getpwuid(uid);
+  return entry == nullptr ? fmt::format("{}", uid) : std::string(entry->pw_name);
 }
 
 std::string ReadLine(const fs::path& path) {
@@ -54,9 +62,9 @@ std::string ReadLine(const fs::path& path) {
 }  // namespace
 
 std::string DescribePortOwner(std::uint16_t port) {
-  std::set<std::string> wanted;
-  for (const std::string& inode : ListeningInodes(port)) {
-    wanted.insert(fmt::format("socket:[{}]", inode));
+  std::map<std::string, uid_t> wanted;
+  for (const auto& [inode, owner] : ListeningSockets(port)) {
+    wanted[fmt::format("socket:[{}]", inode)] = owner;
   }
   std::error_code error;
   for (fs::directory_iterator process("/proc", error), end; !error && process != end; process.increment(error)) {
@@ -72,7 +80,8 @@ std::string DescribePortOwner(std::uint16_t port) {
       }
     }
   }
-  return wanted.empty() ? "a process that has just gone" : "another user's process";
+  return wanted.empty() ? "a process that has just gone"
+                        : fmt::format("a process of user {}", UserName(wanted.begin()->second));
 }
 
 absl::Status PortTaken(std::uint16_t port, std::string_view flag) {

@@ -8,8 +8,8 @@
 
 namespace rayctl::net {
 
-// Who listens on a TCP port of this machine, for an error message: `redis-server (pid 812)`, or `another user's
-// process` when /proc does not tell.
+// Who listens on a TCP port of this machine, for an error message: `redis-server (pid 812)`, or `a process of user
+// ann` when /proc tells no more than that.
 std::string DescribePortOwner(std::uint16_t port);
 
 // ALREADY_EXISTS, by whom and which flag changes it: `port 6379 is taken by redis-server (pid 812); --port chooses

@@ -30,6 +30,7 @@
 #include "client/channel.h"
 #include "client/endpoint.h"
 #include "client/token.h"
+#include "daemon/net/kept_file.h"
 #include "daemon/net/notify.h"
 #include "daemon/net/port_owner.h"
 #include "daemon/rpc/authority.h"
@@ -277,7 +278,7 @@ class HeadDaemon {
                                        {"node_name", ""},
                                        {"version", options_.version},
                                        {"insecure", options_.insecure}};
-    if (absl::Status written = WriteWhole({{AboutPath(), about.dump() + "\n"}}); !written.ok()) {
+    if (absl::Status written = kept_.Keep(about.dump() + "\n"); !written.ok()) {
       return written;
     }
     if (options_.port == 0) {
@@ -358,7 +359,16 @@ class HeadDaemon {
 
   std::string AboutPath() const { return options_.run_dir + "/head.json"; }
 
+  static void NoteLoss(const absl::Status& made) {
+    if (made.ok()) {
+      spdlog::warn("somebody removed what others find this head by; it was made again");
+    } else {
+      spdlog::error("others cannot find this head any more why={}", Text(made));
+    }
+  }
+
   void Withdraw() {
+    kept_.LetGo();
     if (std::exchange(advertised_, false)) {
       ::unlink(AboutPath().c_str());
     }
@@ -389,6 +399,7 @@ class HeadDaemon {
   asio::io_context io_{1};
   asio::signal_set signals_{io_};
   asio::steady_timer leave_timer_{io_};
+  net::KeptFile kept_{io_, AboutPath(), [](const absl::Status& made) { NoteLoss(made); }};
   std::unique_ptr<store::Store> store_;
   std::optional<Authority> authority_;
   Identity identity_;
