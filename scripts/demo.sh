@@ -5,8 +5,14 @@ set -euo pipefail
 source "$RAYCTL_ROOT/scripts/common.sh"
 
 ready_seconds_max=60
-build release rayctl rayctl-shim
-bin=$RAYCTL_ROOT/build/release/bin
+if [[ ${1:-} == --bin && -x ${2:-}/rayctl ]]; then
+  bin=$(cd "$2" && pwd)
+elif (($#)); then
+  die "demo takes --bin FOLDER, in which rayctl is, or nothing"
+else
+  build release rayctl rayctl-shim
+  bin=$RAYCTL_ROOT/build/release/bin
+fi
 
 folder=$(mktemp -d "${TMPDIR:-/tmp}/rayctl-demo.XXXXXX")
 # A home of its own: the person's clusters and tokens are neither seen nor touched.
@@ -92,8 +98,12 @@ show rayctl status
 
 say "stopping the cluster"
 show rayctl stop --state-dir "$state"
-if pgrep -f "$state" >/dev/null; then
-  pgrep -af "$state" >&2
-  die "processes were left behind"
-fi
+left=
+for cmdline in /proc/[0-9]*/cmdline; do # Named before any search starts, so that none finds itself.
+  if grep -qsF -- "$state" "$cmdline"; then
+    tr '\0' ' ' <"$cmdline" >&2 && echo >&2
+    left=1
+  fi
+done
+[[ -z $left ]] || die "processes were left behind"
 say "nothing is left behind; that was the demo"
