@@ -204,6 +204,7 @@ void YamlWalk::Fail(const Place& place, std::string_view what) {
 
 void YamlWalk::Fields(const Place& place, const std::vector<Field>& fields) {
   std::vector<std::string> names;
+  names.reserve(fields.size());
   for (const Field& field : fields) {
     names.push_back(field.name);
   }

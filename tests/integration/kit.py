@@ -189,6 +189,19 @@ class Cluster(Watched):
     def json(self, *args):
         return json.loads(self.ok(*args, "-o", "json").out)
 
+    def find_address(self):
+        """Of a head that something else than start() started: what it says of itself in its runtime folder."""
+        for name in runtime_dirs():
+            try:
+                with open(f"/tmp/rayctl-{os.getuid()}/{name}/head.json", encoding="utf-8") as file:
+                    said = json.load(file)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if said["state_dir"] == self.state:
+                self.address = said["address"]
+                return
+        raise AssertionError(f"no head says that it has {self.state}\n{self.logs()}")
+
     def join(self, name, *flags):
         """One more agent on this machine, with a state folder of its own."""
         state = os.path.join(self.folder, f"state-{name}")
@@ -332,7 +345,7 @@ class ClusterTest(unittest.TestCase):
             try:
                 with open(os.path.join(folder, daemon), encoding="utf-8") as file:
                     text += file.read()
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):  # Others put there what they like.
                 pass
         return text
 

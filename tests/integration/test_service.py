@@ -33,6 +33,7 @@ class Service(ClusterTest):
             [self.cluster.program, "start", "--head", f"--become={daemon}", "--port", "0", "--dashboard-port", "0",
              "--state-dir", self.cluster.state, *flags], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.assertEqual(self.manager.recv(4096), b"READY=1")
+        self.cluster.find_address()
         return self.services[daemon].pid
 
     def refused(self, daemon, *flags):
@@ -48,7 +49,7 @@ class Service(ClusterTest):
         self.assertEqual(again.code, 1, again)
         self.assertIn(str(agent), again.err)
         # What the manager says to its service is for that alone.
-        done = self.cluster.ok("submit", "--", "sh", "-c", "echo $NOTIFY_SOCKET$INVOCATION_ID.", address=False)
+        done = self.cluster.ok("submit", "--", "sh", "-c", "echo $NOTIFY_SOCKET$INVOCATION_ID.")
         self.assertEqual(done.out, ".\n")
         stopped = self.cluster.run("stop", "--state-dir", self.cluster.state, address=False)
         self.assertEqual(stopped.code, 0, stopped)
@@ -59,7 +60,6 @@ class Service(ClusterTest):
     def test_a_restart_of_the_services_leaves_ranks_running(self):
         self.serve("head")
         self.serve("agent", "--num-cpus", "2")
-        self.cluster.address = None
         job = self.cluster.submit("--", "sh", "-c", self.gated())
         (pid, attempt), = self.ranks_run(job, 1).values()
         for daemon in ("agent", "head"):
