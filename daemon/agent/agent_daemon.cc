@@ -24,6 +24,7 @@
 #include "daemon/agent/agent.h"
 #include "daemon/agent/head_link.h"
 #include "daemon/agent/identity_store.h"
+#include "daemon/agent/job_folders.h"
 #include "daemon/agent/output_sender.h"
 #include "daemon/agent/runtime_files.h"
 #include "daemon/agent/shim_link.h"
@@ -91,12 +92,13 @@ class AgentDaemon {
         deadline_(loop_),
         start_deadline_(loop_),
         kept_(loop_, advertised.path, [](const absl::Status& made) { NoteLoss(made); }),
+        cluster_(ClusterOf({options.state_dir, options.token_file, options.address, options.insecure})),
         agent_(MakeConfig(options, std::move(registration)), clock_.Read()),
         shims_(loop_, {options.state_dir, options.run_dir, options.shim_program},
                [this](Event event) { Deliver(std::move(event)); }),
         head_(loop_,
               {options.address, options.state_dir, options.token_file, options.node_name, options.version,
-               options.node.is_head_node, options.insecure},
+               options.node.is_head_node, options.insecure, cluster_},
               [this](Event event) { Deliver(std::move(event)); }),
         output_(loop_, options.state_dir, [this](const link::RankKey& key) { return IsLive(key); }) {}
 
@@ -108,7 +110,11 @@ class AgentDaemon {
         StartTimedOut();
       }
     });
-    shims_.Scan();
+    if (const absl::Status settled = SettleFolders(); settled.ok()) {
+      shims_.Scan();
+    } else {
+      FailStart(Text(settled));
+    }
     loop_.run();
     return exit_code_;
   }
@@ -132,6 +138,17 @@ class AgentDaemon {
     } else {
       spdlog::error("others cannot find this agent any more why={}", Text(made));
     }
+  }
+
+  absl::Status SettleFolders() {
+    if (cluster_.empty()) {
+      return absl::OkStatus();
+    }
+    return SettleJobFolders(options_.state_dir, cluster_, [this] {
+      // A wrong token must not end what runs.
+      const absl::Status confirmed = head_.CheckCluster();
+      return confirmed.ok() ? shims_.EndFound() : confirmed;
+    });
   }
 
   void WaitForSignal() {
@@ -333,6 +350,7 @@ class AgentDaemon {
   asio::steady_timer deadline_;
   asio::steady_timer start_deadline_;
   net::KeptFile kept_;
+  const std::string cluster_;  // Its jobs are here; another one's only after the next start.
   Agent agent_;
   ShimLink shims_;
   HeadLink head_;

@@ -240,6 +240,10 @@ absl::StatusOr<std::string> HeadLink::FindCa(const std::string& ca_sha256) const
   return client::FetchCa(options_.address, ca_sha256);
 }
 
+absl::Status HeadLink::CheckCluster() const {
+  return options_.insecure ? absl::OkStatus() : FindCa(options_.cluster).status();
+}
+
 absl::StatusOr<Identity> HeadLink::Join() {
   if (options_.token_file.empty() && !options_.insecure) {
     return absl::UnauthenticatedError(
@@ -260,6 +264,12 @@ absl::StatusOr<Identity> HeadLink::Join() {
     const absl::StatusOr<client::Token> token = client::ParseToken(text);
     if (!token.ok()) {
       return token.status();
+    }
+    if (token->ca_sha256 != options_.cluster) {
+      return absl::FailedPreconditionError(
+          fmt::format("the token in {} is of another cluster than the jobs that run here; `rayctl stop --state-dir {}` "
+                      "and a new start move this node there",
+                      options_.token_file, options_.state_dir));
     }
     absl::StatusOr<std::string> ca = FindCa(token->ca_sha256);
     if (!ca.ok()) {

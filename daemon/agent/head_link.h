@@ -32,12 +32,15 @@ class HeadLink {
     std::string version;
     bool is_head_node = false;
     bool insecure = false;
+    std::string cluster = "";  // As ClusterOf says; a Join to another one is refused.
   };
   using Deliver = std::function<void(Event)>;
 
   HeadLink(boost::asio::io_context& loop, Options options, Deliver deliver);
   ~HeadLink();  // After Finish's `done`.
 
+  // Whether the head at the address is of `Options::cluster`. Waits for its answer.
+  absl::Status CheckCluster() const;
   // Answers by HeadConnected or HeadClosed, later.
   void Connect();
   void Close(const std::string& why);

@@ -1,6 +1,7 @@
 #include "daemon/agent/shim_link.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -414,7 +415,7 @@ void ShimLink::KillLeftoversOf(JobId job, pid_t shim) const {
   }
 }
 
-void ShimLink::Scan() {
+std::set<JobId> ShimLink::FoundJobs() const {
   namespace fs = std::filesystem;
   std::set<JobId> found;
   std::error_code missing;  // A folder that is not there holds nothing.
@@ -436,8 +437,42 @@ void ShimLink::Scan() {
       found.insert(*job);
     }
   }
+  return found;
+}
+
+absl::Status ShimLink::EndFound() const {
+  for (const JobId job : FoundJobs()) {
+    const absl::StatusOr<Child> shim = ConnectTo(Socket(job));
+    pid_t pid = 0;
+    if (shim.ok()) {
+      pid = shim->pid;
+      ::syscall(SYS_pidfd_send_signal, shim->pidfd.get(), SIGKILL, nullptr, 0);
+      pollfd ended{shim->pidfd.get(), POLLIN, 0};
+      if (::poll(&ended, 1, static_cast<int>(std::chrono::milliseconds(kExitWait).count())) == 0) {
+        return absl::UnavailableError(
+            fmt::format("the shim of job {} (pid {}) does not end, not even by SIGKILL", job.value, pid));
+      }
+    } else if (const shim::ShimState state = StateInFile(StateFile(job)); state.header.boot_id() == process::BootId()) {
+      pid = static_cast<pid_t>(state.header.shim_pid());
+    }
+    if (pid > 0) {
+      KillLeftoversOf(job, pid);
+    }
+    for (const std::string& path : {Socket(job), RankSocket(job)}) {
+      std::error_code error;
+      std::filesystem::remove(path, error);
+      if (error) {
+        return absl::UnavailableError(fmt::format("removing {}: {}", path, error.message()));
+      }
+    }
+    spdlog::info("shim of another cluster ended job={} pid={}", job.value, pid);
+  }
+  return absl::OkStatus();
+}
+
+void ShimLink::Scan() {
   scanning_ = true;
-  for (const JobId job : found) {
+  for (const JobId job : FoundJobs()) {
     Adopt(job);
   }
   ScanProgress({});

@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 
+#include "absl/status/status.h"
 #include "base/ids.h"
 #include "daemon/agent/agent.h"
 
@@ -35,6 +36,9 @@ class ShimLink {
 
   // Delivers a ShimFound for every shim of an earlier agent and, once all living ones have said hello, ShimsScanned.
   void Scan();
+  // Ends every shim of an earlier agent and what its ranks left, and waits for that: they are of a cluster that this
+  // node has left. Before Scan.
+  absl::Status EndFound() const;
   // A shim that cannot be spawned is a ShimClosed.
   void Spawn(const SpawnShim& spawn);
   void Send(const SendShim& send);
@@ -48,6 +52,7 @@ class ShimLink {
   std::string StateFile(JobId job) const;
   std::string Socket(JobId job) const;
   std::string RankSocket(JobId job) const;
+  std::set<JobId> FoundJobs() const;
   void KillLeftoversOf(JobId job, pid_t shim) const;
   void Adopt(JobId job);
   void Gone(JobId job, const std::string& why);

@@ -1,0 +1,73 @@
+"""State that is lost, damaged, full or of another cluster."""
+
+import os
+import signal
+import unittest
+
+from kit import Cluster, ClusterTest, processes, start_ticks, wait_gone
+
+
+def agent_of(state):
+    """The pid of the agent that runs on this state folder."""
+    for pid, words in processes():
+        if len(words) > 1 and os.path.basename(words[0]) == "rayctl" and words[1] == "agent" and state in words:
+            return pid
+    return None
+
+
+class TwoClusters(ClusterTest):
+    """A node that leaves its cluster for another one, with the state folder that it had."""
+
+    flags = ("--num-cpus", "2")
+
+    def setUp(self):
+        super().setUp()
+        self.other = Cluster(start=False)
+        self.addCleanup(self.other.remove)
+        self.addCleanup(self.other.stop)
+        self.other.start("--num-cpus", "2")
+        self.state = self.cluster.join("wanderer", "--num-cpus", "2", "--resources", "here=1")
+
+    def run_there(self, cluster, *words):
+        return cluster.run("submit", "--resources", "here=1", "--", *words)
+
+    def leave_a_running_rank(self):
+        """A job of the first cluster runs on the node, whose agent is gone."""
+        job = self.cluster.submit("--resources", "here=1", "--", "sh", "-c",
+                                  "echo of-the-first; touch file-of-the-first; " + self.gated(ranks=1))
+        pid, _ = self.ranks_run(job, 1)[0]
+        agent = agent_of(self.state)
+        os.kill(agent, signal.SIGKILL)
+        wait_gone(agent)
+        return job, pid
+
+    def start(self, cluster, token_of):
+        return cluster.run("start", "--address", cluster.address, "--token-file", token_of.started["token_file"],
+                           "--node-name", "wanderer", "--num-cpus", "2", "--resources", "here=1", "--state-dir",
+                           self.state, address=False)
+
+    def test_a_job_of_the_new_cluster_sees_nothing_of_the_old_one_with_its_id(self):
+        job, pid = self.leave_a_running_rank()
+        moved = self.start(self.other, self.other)
+        self.assertEqual(moved.code, 0, f"{moved!r}\n{self.cluster.logs()}")
+        self.assertTrue(wait_gone(pid), "a rank of the cluster that was left runs on")
+        done = self.run_there(self.other, "sh", "-c", "ls -A; echo of-the-second")
+        self.assertEqual((done.code, done.out), (0, "of-the-second\n"), done)
+        self.assertEqual(self.other.job(job)["name"], "sh-1")
+        self.assertEqual(self.other.ok("logs", job).out, "of-the-second\n")
+
+    def test_a_token_of_another_cluster_ends_nothing(self):
+        job, pid = self.leave_a_running_rank()
+        wrong = self.start(self.cluster, self.other)
+        self.assertEqual(wrong.code, 1, wrong)
+        self.assertIn("another cluster than the token", wrong.err)
+        self.assertIsNotNone(start_ticks(pid), "a wrong token has ended a rank")
+        again = self.start(self.cluster, self.cluster)
+        self.assertEqual(again.code, 0, again)
+        self.steps.go("0")
+        self.cluster.ok("wait", job)
+        self.assertEqual(self.cluster.job(job)["attempt"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
