@@ -28,6 +28,11 @@ struct CancelJob {
   std::string user;
   bool any_job = false;  // An admin may cancel others' jobs.
 };
+// A job that was submitted, and could not be recorded: its submission is refused, so it never was. Nothing of it was
+// carried out; see Unsay.
+struct WithdrawJob {
+  JobId job;
+};
 struct CreateToken {
   CallId call;
   std::string name;  // "" = named by the head.
@@ -62,8 +67,8 @@ struct StopCluster {
   std::string why;
 };  // Running jobs end CANCELLED/CLUSTER_STOPPED, queued ones wait in the journal.
 
-using Event = std::variant<SubmitJob, CancelJob, CreateToken, RevokeToken, JoinNode, AgentMessage, AgentClosed,
-                           RelayOutput, Tick, StopCluster>;
+using Event = std::variant<SubmitJob, CancelJob, WithdrawJob, CreateToken, RevokeToken, JoinNode, AgentMessage,
+                           AgentClosed, RelayOutput, Tick, StopCluster>;
 
 // ---- Effects: what to do, in this order. Puts and erases are committed before any other effect is carried out.
 
@@ -109,5 +114,9 @@ struct JobChanged {
 struct ClusterStopped {};  // After StopCluster: every job is settled and the agents were told to leave.
 
 using Effect = std::variant<Put, Erase, Reply, Send, CloseStream, JobChanged, ClusterStopped>;
+
+// Takes back what `effects` would tell agents of a job that is withdrawn. What was numbered keeps its number, so that
+// no agent misses a message.
+void Unsay(std::vector<Effect>& effects, JobId job);
 
 }  // namespace rayctl::head

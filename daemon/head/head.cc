@@ -26,12 +26,20 @@ Head& Head::operator=(Head&&) noexcept = default;
 std::vector<Effect> Head::On(const Event& event, Now now) { return impl_->On(event, now); }
 std::optional<SteadyTime> Head::NextDeadline() const { return impl_->NextDeadline(); }
 const ClusterRecord& Head::cluster() const { return impl_->cluster(); }
+void Head::ShowRecorded(std::optional<std::map<JobId, JobRecord>> jobs) { recorded_ = std::move(jobs); }
 const JobRecord* Head::FindJob(JobId id) const {
-  const auto it = impl_->jobs().find(id);
-  return it == impl_->jobs().end() ? nullptr : &it->second;
+  const auto it = jobs().find(id);
+  return it == jobs().end() ? nullptr : &it->second;
 }
-const JobRecord* Head::FindJobByName(std::string_view name) const { return impl_->FindJobByName(name); }
-const std::map<JobId, JobRecord>& Head::jobs() const { return impl_->jobs(); }
+const JobRecord* Head::FindJobByName(std::string_view name) const {
+  if (!recorded_) {
+    return impl_->FindJobByName(name);
+  }
+  const auto newest = std::find_if(recorded_->rbegin(), recorded_->rend(),
+                                   [name](const auto& job) { return job.second.spec.name == name; });
+  return newest == recorded_->rend() ? nullptr : &newest->second;
+}
+const std::map<JobId, JobRecord>& Head::jobs() const { return recorded_ ? *recorded_ : impl_->jobs(); }
 std::vector<Head::NodeStatus> Head::Nodes() const { return impl_->Nodes(); }
 std::string Head::NodeName(NodeId id) const { return impl_->NodeName(id); }
 const std::map<TokenId, TokenRecord>& Head::tokens() const { return impl_->tokens(); }

@@ -35,7 +35,11 @@ class Head {
   // When On(Tick) is wanted next; nullopt: nothing waits.
   std::optional<SteadyTime> NextDeadline() const;
 
-  // ---- What is known, for reading calls. References are good until the next On().
+  // While the journal cannot be written: the jobs that it holds, which is what the readers below show then instead of
+  // what follows from events that are not recorded yet. nullopt: all is recorded.
+  void ShowRecorded(std::optional<std::map<JobId, JobRecord>> jobs);
+
+  // ---- What is known, for reading calls. References are good until the next On() or ShowRecorded().
   const ClusterRecord& cluster() const;
   const JobRecord* FindJob(JobId id) const;
   const JobRecord* FindJobByName(std::string_view name) const;  // The newest.
@@ -64,6 +68,7 @@ class Head {
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;
+  std::optional<std::map<JobId, JobRecord>> recorded_;
 };
 
 }  // namespace rayctl::head

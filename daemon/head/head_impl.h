@@ -108,6 +108,7 @@ class Head::Impl {
   // submission.cc
   void Handle(const SubmitJob& submit);
   void Handle(const CancelJob& cancel);
+  void Handle(const WithdrawJob& withdraw);
   void Handle(const StopCluster& stop);
   absl::Status CheckSpec(const JobSpec& spec) const;
   void AnswerRepeat(const SubmitJob& submit, const JobRecord& job);
@@ -116,6 +117,7 @@ class Head::Impl {
   void StopJob(JobRecord& job, JobState state, Reason reason, const std::string& message);
   void Finish(JobRecord& job, JobState state, Reason reason, std::int32_t exit_code);
   void EvictFinished();
+  void Drop(std::map<JobId, JobRecord>::iterator job);
   void AdvanceStop();
 
   // attempts.cc

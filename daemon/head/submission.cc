@@ -205,17 +205,63 @@ void Head::Impl::EvictFinished() {
   while (finished_.size() > config_.finished_jobs_max) {
     const JobId id = finished_.front();
     finished_.pop_front();
-    const auto job = jobs_.find(id);
-    if (const auto request = by_request_.find(job->second.request_id); request != by_request_.end()) {
-      by_request_.erase(request);
+    Drop(jobs_.find(id));
+  }
+}
+
+void Head::Impl::Drop(std::map<JobId, JobRecord>::iterator job) {
+  if (const auto request = by_request_.find(job->second.request_id); request != by_request_.end()) {
+    by_request_.erase(request);
+  }
+  const auto named = by_name_.find(job->second.spec.name);
+  named->second.erase(job->first);
+  if (named->second.empty()) {
+    by_name_.erase(named);
+  }
+  erased_.push_back({RecordKind::kJob, job->first.value});
+  jobs_.erase(job);
+}
+
+void Head::Impl::Handle(const WithdrawJob& withdraw) {
+  const auto found = jobs_.find(withdraw.job);
+  if (found == jobs_.end()) {
+    return;
+  }
+  JobRecord& job = found->second;
+  if (IsFinal(job.state)) {  // By a call that came together with its submission.
+    finished_.erase(std::find(finished_.begin(), finished_.end(), job.id));
+  }
+  LeaveLine(job.id);
+  StopMoving(job.id);
+  timers_.Clear({TimerKind::kJobTimeout, job.id.value});
+  for (Rank rank = 0; rank < job.attempt.ranks.size(); ++rank) {
+    if (job.attempt.ranks[rank].HoldsLease()) {
+      Lose(job, rank, "the job was withdrawn", /*stop_requested=*/true);
     }
-    const auto named = by_name_.find(job->second.spec.name);
-    named->second.erase(id);
-    if (named->second.empty()) {
-      by_name_.erase(named);
+  }
+  FreePort(job);
+  tallies_.erase(job.id);
+  Drop(found);
+}
+
+void Unsay(std::vector<Effect>& effects, JobId job) {
+  for (Effect& effect : effects) {
+    auto* const send = std::get_if<Send>(&effect);
+    if (send == nullptr) {
+      continue;
     }
-    jobs_.erase(job);
-    erased_.push_back({RecordKind::kJob, id.value});
+    const bool is_of_job = std::visit(
+        [job](const auto& body) {
+          if constexpr (requires { body.job; }) {
+            return body.job == job;
+          } else {
+            return false;
+          }
+        },
+        send->message.body);
+    if (is_of_job) {
+      send->message.body = link::HeartbeatHeard{};  // That it came is all that it says.
+    }
   }
 }
 

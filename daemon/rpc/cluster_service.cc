@@ -19,7 +19,6 @@ void ServiceContext::FillOwn(::rayctl::v1::GetStatusResponse& response) const {
   response.set_version(options.version);
   *response.mutable_started_at() = ToProto(options.started_at);
   if (const absl::Status& journal = loop.journal_status(); !journal.ok()) {
-    // What ended meanwhile is shown, for it is so, though a head that died now would learn of it from the agents again.
     response.add_remarks(Text(journal));
   }
 }

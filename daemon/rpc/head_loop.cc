@@ -85,6 +85,19 @@ void HeadLoop::ScheduleDrain() {
   });
 }
 
+void HeadLoop::Apply(const head::Event& event, const Now& now) {
+  for (head::Effect& effect : head_->On(event, now)) {
+    if (auto* const put = std::get_if<head::Put>(&effect)) {
+      const head::RecordKey key = head::KeyOf(put->record);
+      writes_.insert_or_assign(key, std::move(put->record));
+    } else if (const auto* const erase = std::get_if<head::Erase>(&effect)) {
+      writes_.insert_or_assign(erase->key, erase->key);
+    } else {
+      effects_.push_back(std::move(effect));
+    }
+  }
+}
+
 void HeadLoop::Drain() {
   drain_scheduled_ = false;
   if (stopped_) {
@@ -93,16 +106,8 @@ void HeadLoop::Drain() {
   const std::vector<head::Event> events = std::exchange(events_, {});
   const Now now = clock_.Read();
   for (const head::Event& event : events) {
-    for (head::Effect& effect : head_->On(event, now)) {
-      if (auto* const put = std::get_if<head::Put>(&effect)) {
-        const head::RecordKey key = head::KeyOf(put->record);
-        writes_.insert_or_assign(key, std::move(put->record));
-      } else if (const auto* const erase = std::get_if<head::Erase>(&effect)) {
-        writes_.insert_or_assign(erase->key, erase->key);
-      } else {
-        effects_.push_back(std::move(effect));
-      }
-    }
+    ends_cluster_ = ends_cluster_ || std::holds_alternative<head::StopCluster>(event);
+    Apply(event, now);
     // What was to be said on a stream that has gone meanwhile need not wait for the journal.
     if (const auto* const closed = std::get_if<head::AgentClosed>(&event); closed != nullptr && !journal_status_.ok()) {
       std::erase_if(effects_, [&](const head::Effect& effect) {
@@ -113,6 +118,9 @@ void HeadLoop::Drain() {
   }
   if (journal_status_.ok() && Commit()) {
     CarryOut();
+  }
+  if (!journal_status_.ok() && ends_cluster_) {
+    CarryOutEnd();
   }
   ArmDeadline();
 }
@@ -137,22 +145,9 @@ bool HeadLoop::Commit() {
       write = std::move(*kept++);
     }
     if (journal_status_.ok()) {
-      spdlog::error("journal not writable records={} why={}", writes.size(), Text(status));
+      BeginRefusing(status);
     }
-    journal_status_ = absl::ResourceExhaustedError(fmt::format(
-        "the head cannot write its journal: {}; what runs goes on, nothing new is taken until it can", Text(status)));
-    retry_.expires_after(kCommitRetryInterval);
-    retry_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
-      if (error || !*alive || stopped_) {
-        return;
-      }
-      if (Commit()) {
-        spdlog::info("journal writable again");
-        journal_status_ = absl::OkStatus();
-        CarryOut();
-        ArmDeadline();
-      }
-    });
+    RetryLater();
     return false;
   }
   writes_.clear();
@@ -165,11 +160,87 @@ bool HeadLoop::Commit() {
   return true;
 }
 
+void HeadLoop::RetryLater() {
+  retry_.expires_after(kCommitRetryInterval);
+  retry_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
+    if (error || !*alive || stopped_ || !Commit()) {
+      return;
+    }
+    Recover();
+  });
+}
+
+void HeadLoop::Recover() {
+  spdlog::info("journal writable again");
+  journal_status_ = absl::OkStatus();
+  head_->ShowRecorded(std::nullopt);
+  CarryOut();
+  ArmDeadline();
+}
+
+// The calls of the transaction that failed are answered now, for nobody knows when the disk has room. A submission is
+// withdrawn, and a token that nobody got is revoked; what else was asked for may still come to be, and is harmless.
+void HeadLoop::BeginRefusing(const absl::Status& why) {
+  spdlog::error("journal not writable records={} why={}", writes_.size(), Text(why));
+  journal_status_ = absl::ResourceExhaustedError(fmt::format(
+      "the head cannot write its journal: {}; what runs goes on, nothing new is taken until it can", Text(why)));
+  std::map<JobId, head::JobRecord> recorded;
+  absl::StatusOr<std::vector<head::Record>> records = store_.Load();
+  if (records.ok()) {
+    for (head::Record& record : *records) {
+      if (auto* const job = std::get_if<head::JobRecord>(&record)) {
+        recorded.emplace(job->id, std::move(*job));
+      }
+    }
+  } else {
+    spdlog::error("journal not readable either, jobs are not shown why={}", Text(records.status()));
+  }
+  const Now now = clock_.Read();
+  std::vector<head::Reply> replies;
+  for (head::Effect& effect : effects_) {
+    if (auto* const reply = std::get_if<head::Reply>(&effect)) {
+      replies.push_back(std::move(*reply));
+    }
+  }
+  std::erase_if(effects_, [](const head::Effect& effect) { return std::holds_alternative<head::Reply>(effect); });
+  for (head::Reply& reply : replies) {
+    if (!reply.answer.ok()) {
+      continue;  // Refused for a reason of its own.
+    }
+    if (const auto* const submitted = std::get_if<head::SubmitAnswer>(&*reply.answer)) {
+      if (recorded.contains(submitted->job)) {
+        continue;  // A retry of what was recorded before.
+      }
+      Apply(head::WithdrawJob{submitted->job}, now);
+      head::Unsay(effects_, submitted->job);
+    } else if (const auto* const token = std::get_if<head::TokenAnswer>(&*reply.answer)) {
+      Apply(head::RevokeToken{.call = {}, .name = token->token.name}, now);
+    }
+    reply.answer = journal_status_;
+  }
+  head_->ShowRecorded(std::move(recorded));
+  for (head::Reply& reply : replies) {
+    head::Effect answer = std::move(reply);
+    CarryOut(answer);
+  }
+}
+
 void HeadLoop::CarryOut() {
   // What an effect brings about is delivered as events and so comes in a later turn: nothing is added meanwhile.
   std::vector<head::Effect> effects = std::exchange(effects_, {});
   for (head::Effect& effect : effects) {
     CarryOut(effect);
+  }
+}
+
+// The cluster ends though the journal cannot be written. The agents are told; who watches a job is not, for a head that
+// starts again knows nothing of how it ended.
+void HeadLoop::CarryOutEnd() {
+  std::vector<head::Effect> effects = std::exchange(effects_, {});
+  for (head::Effect& effect : effects) {
+    if (!std::holds_alternative<head::JobChanged>(effect)) {
+      CarryOut(effect);
+    }
   }
 }
 

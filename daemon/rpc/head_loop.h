@@ -31,8 +31,10 @@ class AgentLinks {
 };
 
 // Delivers events to the head's machine and carries out its effects: all events that wait are applied, what they
-// change is committed in one transaction, and only then does anybody hear of it. While the journal cannot be written
-// everything that happened is kept and tried again, and new calls that change something are refused.
+// change is committed in one transaction, and only then does anybody hear of it. When a commit fails, the calls in it
+// are refused at once and what they asked for is taken back; what has happened is kept and tried again, is shown to
+// nobody meanwhile, and new calls that change something are refused. Only the end of the cluster does not wait for the
+// journal: nothing runs on without a head because of a full disk.
 // Lives on the thread that runs `io`; only Post() may be called from others.
 class HeadLoop {
  public:
@@ -109,7 +111,12 @@ class HeadLoop {
   void ScheduleDrain();
   void Drain();
   bool Commit();
+  void BeginRefusing(const absl::Status& why);
+  void Recover();
+  void Apply(const head::Event& event, const Now& now);
+  void RetryLater();
   void CarryOut();
+  void CarryOutEnd();
   void CarryOut(head::Effect& effect);
   void NotifyWatchers(JobId job);
   void ArmDeadline();
@@ -125,6 +132,7 @@ class HeadLoop {
   std::vector<head::Event> events_;
   bool drain_scheduled_ = false;
   bool stopped_ = false;
+  bool ends_cluster_ = false;                       // StopCluster was delivered.
   std::map<head::RecordKey, store::Write> writes_;  // The newest of each record, not yet committed.
   std::vector<head::Effect> effects_;               // That wait for the commit.
   absl::Status journal_status_;
