@@ -137,12 +137,22 @@ struct Registered {
   std::vector<StartGroup> groups;  // What should run here; whatever else runs is to be stopped with no grace.
   std::vector<JobId> kept_jobs;    // Their shims stay; those of other jobs end and go.
 };
+struct OutputPosition {
+  Rank rank = 0;
+  OutputStream stream = OutputStream::kStdout;
+  std::uint64_t offset = 0;  // In bytes of both streams together, from the rank's first.
+};
 struct OpenOutput {
   TransferId transfer;
   JobId job;
   AttemptNumber attempt = 0;
   std::vector<Rank> ranks;
-  bool follow = false;  // Until these ranks have ended and all was sent.
+  bool follow = false;   // Until these ranks have ended and all was sent.
+  bool by_time = false;  // The ranks' pieces in order of their times, not as they are found.
+  std::optional<WallTime> since;
+  std::string grep;                    // RE2; empty: every line.
+  std::vector<OutputStream> streams;   // Empty: both.
+  std::vector<OutputPosition> resume;  // What came before is known already.
 };
 struct CloseOutput {
   TransferId transfer;

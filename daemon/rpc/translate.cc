@@ -556,12 +556,9 @@ absl::StatusOr<link::HeadToAgent> FromProto(const v1::HeadToAgent& proto) {
       message.body = link::ForgetRanks{{proto.forget_ranks().job_id()}, proto.forget_ranks().attempt()};
       break;
     case v1::HeadToAgent::kOpenOutput: {
-      const v1::OpenOutput& open = proto.open_output();
-      message.body = link::OpenOutput{.transfer = {open.transfer_id()},
-                                      .job = {open.job_id()},
-                                      .attempt = open.attempt(),
-                                      .ranks = {open.ranks().begin(), open.ranks().end()},
-                                      .follow = open.follow()};
+      link::OpenOutput open;
+      check.Set(open, FromProto(proto.open_output()), "open_output");
+      message.body = std::move(open);
       break;
     }
     case v1::HeadToAgent::kCloseOutput:
@@ -610,12 +607,7 @@ v1::HeadToAgent ToProto(const link::HeadToAgent& message) {
         } else if constexpr (std::is_same_v<Body, link::ForgetJob>) {
           proto.mutable_forget_job()->set_job_id(body.job.value);
         } else if constexpr (std::is_same_v<Body, link::OpenOutput>) {
-          v1::OpenOutput& open = *proto.mutable_open_output();
-          open.set_transfer_id(body.transfer.value);
-          open.set_job_id(body.job.value);
-          open.set_attempt(body.attempt);
-          open.mutable_ranks()->Assign(body.ranks.begin(), body.ranks.end());
-          open.set_follow(body.follow);
+          *proto.mutable_open_output() = ToProto(body);
         } else if constexpr (std::is_same_v<Body, link::CloseOutput>) {
           proto.mutable_close_output()->set_transfer_id(body.transfer.value);
         } else if constexpr (std::is_same_v<Body, link::LeaveCluster>) {
@@ -679,8 +671,6 @@ v1::Reason ToProto(Reason reason) { return static_cast<v1::Reason>(reason); }
 v1::NodeState ToProto(NodeState state) { return static_cast<v1::NodeState>(state); }
 v1::WorkerState ToProto(WorkerState state) { return static_cast<v1::WorkerState>(state); }
 v1::Role ToProto(Role role) { return static_cast<v1::Role>(role); }
-v1::OutputStream ToProto(OutputStream stream) { return static_cast<v1::OutputStream>(stream); }
-
 absl::StatusOr<Role> FromProto(v1::Role role) {
   if (role <= v1::ROLE_UNSPECIFIED || role > v1::Role_MAX) {
     return absl::InvalidArgumentError(fmt::format("{} is no role", static_cast<int>(role)));

@@ -49,6 +49,9 @@ v1::NodeState ToProto(NodeState state);
 v1::WorkerState ToProto(WorkerState state);
 v1::Role ToProto(Role role);
 v1::OutputStream ToProto(OutputStream stream);
+absl::StatusOr<OutputStream> FromProto(v1::OutputStream stream);
+v1::OpenOutput ToProto(const link::OpenOutput& open);
+absl::StatusOr<link::OpenOutput> FromProto(const v1::OpenOutput& proto);
 absl::StatusOr<Role> FromProto(v1::Role role);
 
 }  // namespace rayctl::rpc

@@ -159,7 +159,15 @@ TEST_CASE("every value survives the wire", "[translate]") {
     CheckRoundTrip(link::HeadToAgent{1, 3, link::StopGroup{job, 2, milliseconds(draw.Below(9999)), draw.Word()}});
     CheckRoundTrip(link::HeadToAgent{1, 4, link::ForgetRanks{job, 2}});
     CheckRoundTrip(link::HeadToAgent{1, 5, link::ForgetJob{job}});
-    CheckRoundTrip(link::HeadToAgent{1, 6, link::OpenOutput{{4}, job, 1, {0, 2}, draw.Coin()}});
+    link::OpenOutput open{.transfer = {4}, .job = job, .attempt = 1, .ranks = {0, 2}, .follow = draw.Coin()};
+    if (draw.Coin()) {
+      open.by_time = true;
+      open.since = WallTime(std::chrono::nanoseconds(1'700'000'000'123'456'789));
+      open.grep = "loss=.*nan";
+      open.streams = {OutputStream::kStderr};
+      open.resume = {{0, OutputStream::kStdout, 77}, {2, OutputStream::kStderr, 1ULL << 40}};
+    }
+    CheckRoundTrip(link::HeadToAgent{1, 6, open});
     CheckRoundTrip(link::HeadToAgent{1, 7, link::CloseOutput{{4}}});
     CheckRoundTrip(link::HeadToAgent{1, 8, link::LeaveCluster{draw.Word()}});
     CheckRoundTrip(link::HeadToAgent{1, 9, link::HeartbeatHeard{}});
@@ -245,6 +253,17 @@ TEST_CASE("a wrong spec is refused by the name of its field", "[translate]") {
     named.set_name(name);
     refused(named, "name");
   }
+}
+
+TEST_CASE("an order for output names streams that there are", "[translate]") {
+  v1::OpenOutput open;
+  open.add_streams(v1::OUTPUT_STREAM_STDERR);
+  CHECK(FromProto(open).ok());
+  v1::OpenOutput third = open;
+  third.add_streams(static_cast<v1::OutputStream>(3));
+  CHECK_FALSE(FromProto(third).ok());
+  open.add_resume();  // Of no stream.
+  CHECK_FALSE(FromProto(open).ok());
 }
 
 TEST_CASE("messages without a body, a job or a state are refused", "[translate]") {
