@@ -13,11 +13,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -83,13 +85,18 @@ class HeadDaemon {
   int Run() {
     if (const absl::Status started = Start(); !started.ok()) {
       spdlog::error("not started why={}", Text(started));
-      Say({{"ok", false}, {"error", Text(started)}});
+      failure_ = Text(started);
       Withdraw();
       // The server may hold calls by now; they end with the process.
       if (server_ != nullptr) {
         EndServer();
         io_.run();
       }
+      web_.reset();
+      server_.reset();
+      loop_.reset();
+      store_.reset();
+      SayFailure();  // Last: whoever hears it may mend something and start the next head at once.
       return EXIT_FAILURE;
     }
     io_.run();
@@ -124,8 +131,17 @@ class HeadDaemon {
   }
 
   absl::Status OpenState() {
-    // First, because it is what keeps a second head off this folder.
-    absl::StatusOr<std::unique_ptr<store::Store>> opened = store::OpenSqliteStore(head_dir_ + "/journal.db");
+    const std::string journal = head_dir_ + "/journal.db";
+    std::error_code unreadable;
+    const std::uintmax_t bytes = std::filesystem::file_size(journal, unreadable);
+    if (unreadable == std::errc::no_such_file_or_directory || (!unreadable && bytes == 0)) {
+      // Before anything is put where the lost one belongs.
+      if (absl::Status kept = CheckJournalIsThatOf(head_dir_, std::nullopt); !kept.ok()) {
+        return kept;
+      }
+    }
+    // Early, because it is what keeps a second head off this folder.
+    absl::StatusOr<std::unique_ptr<store::Store>> opened = store::OpenSqliteStore(journal);
     if (!opened.ok()) {
       return opened.status();
     }
@@ -135,10 +151,13 @@ class HeadDaemon {
       return records.status();
     }
     const Now now = clock_->Read();
-    std::string cluster_id = client::ToHex(RandomBytes());
     spdlog::info("journal read records={}", records->size());
+    absl::StatusOr<std::string> cluster_id = SettleCluster(*records);
+    if (!cluster_id.ok()) {
+      return cluster_id.status();
+    }
     auto machine = std::make_unique<head::Head>(head::HeadConfig{.version = options_.version}, *std::move(records),
-                                                std::move(cluster_id), now);
+                                                *std::move(cluster_id), now);
     loop_ = std::make_unique<HeadLoop>(HeadLoop::Deps{io_, *clock_, *store_, std::move(machine)});
     if (options_.insecure) {
       return absl::OkStatus();
@@ -154,6 +173,28 @@ class HeadDaemon {
     }
     identity_ = *std::move(identity);
     return EnsureTokens();
+  }
+
+  // The id of the cluster whose journal this is. A new one is in the journal before anything says that it was here.
+  absl::StatusOr<std::string> SettleCluster(std::vector<head::Record>& records) {
+    std::optional<std::string> cluster_id;
+    for (const head::Record& record : records) {
+      if (const auto* cluster = std::get_if<head::ClusterRecord>(&record)) {
+        cluster_id = cluster->cluster_id;
+      }
+    }
+    if (absl::Status kept = CheckJournalIsThatOf(head_dir_, cluster_id); !kept.ok()) {
+      return kept;
+    }
+    if (!cluster_id) {
+      cluster_id = client::ToHex(RandomBytes());
+      records.push_back(head::ClusterRecord{.cluster_id = *cluster_id});
+      if (absl::Status begun = store_->Commit({records.back()}); !begun.ok()) {
+        return begun;
+      }
+    }
+    absl::Status noted = NoteCluster(head_dir_, *cluster_id);
+    return noted.ok() ? absl::StatusOr<std::string>(*std::move(cluster_id)) : noted;
   }
 
   static std::string RandomBytes() {
@@ -344,10 +385,11 @@ class HeadDaemon {
 
   void EndServer() {
     leave_timer_.expires_after(kShutdownPatience);
-    leave_timer_.async_wait([](const boost::system::error_code& error) {
+    leave_timer_.async_wait([this](const boost::system::error_code& error) {
       if (!error) {
         spdlog::warn("calls are still open at the end");
-        std::_Exit(EXIT_SUCCESS);
+        SayFailure();
+        std::_Exit(failure_ ? EXIT_FAILURE : EXIT_SUCCESS);
       }
     });
     server_->Shutdown([this] {
@@ -380,6 +422,12 @@ class HeadDaemon {
     }
   }
 
+  void SayFailure() {
+    if (failure_) {
+      Say({{"ok", false}, {"error", *failure_}});
+    }
+  }
+
   void Say(const nlohmann::ordered_json& line) {
     if (!ready_.valid()) {
       return;
@@ -406,6 +454,7 @@ class HeadDaemon {
   std::unique_ptr<HeadLoop> loop_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<web::WebServer> web_;
+  std::optional<std::string> failure_;  // Why it was not started.
   bool advertised_ = false;
   bool stopping_cluster_ = false;
   bool ending_ = false;

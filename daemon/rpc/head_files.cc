@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
 #include "base/whole_files.h"
@@ -34,6 +35,8 @@ absl::Status Errno(std::string_view what, const std::string& path) {
   }
   return error == ENOSPC || error == EDQUOT ? absl::ResourceExhaustedError(message) : absl::UnavailableError(message);
 }
+
+std::string ClusterIdPath(const std::string& head_dir) { return head_dir + "/cluster-id"; }
 
 }  // namespace
 
@@ -101,6 +104,32 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
     }
     text.append(buffer.data(), static_cast<std::size_t>(got));
   }
+}
+
+absl::Status CheckJournalIsThatOf(const std::string& head_dir, const std::optional<std::string>& cluster_id) {
+  const absl::StatusOr<std::string> noted = ReadFile(ClusterIdPath(head_dir));
+  // A power cut may leave the note empty; it is written anew.
+  if (absl::IsNotFound(noted.status()) || (noted.ok() && noted->empty())) {
+    return absl::OkStatus();
+  }
+  if (!noted.ok()) {
+    return noted.status();
+  }
+  const std::string known(absl::StripAsciiWhitespace(*noted));
+  if (cluster_id == known) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      fmt::format("{0}/journal.db {1}, but cluster {2} has run here; put its journal back, or give up its jobs and "
+                  "begin a new cluster "
+                  "with another --state-dir, or with this one after `rm -r {0}`",
+                  head_dir, cluster_id ? fmt::format("is of cluster {}", *cluster_id) : "is missing or empty", known));
+}
+
+absl::Status NoteCluster(const std::string& head_dir, const std::string& cluster_id) {
+  const std::string text = cluster_id + "\n";
+  const absl::StatusOr<std::string> noted = ReadFile(ClusterIdPath(head_dir));
+  return noted.ok() && *noted == text ? absl::OkStatus() : WriteWhole({{ClusterIdPath(head_dir), text}});
 }
 
 absl::StatusOr<Authority> LoadOrCreateAuthority(const std::string& head_dir, WallTime now) {

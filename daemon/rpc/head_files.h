@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,11 @@ absl::Status MakePrivateFolder(const std::string& path);
 absl::Status CheckLocalFolder(const std::string& path);
 // NOT_FOUND: no such file.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// Notes in `head_dir` whose journal is there, so that a lost one is not taken for a new cluster, whose ids begin at 1.
+// `cluster_id`: of the journal; none while it is empty. FAILED_PRECONDITION: it is not the journal that was there.
+absl::Status CheckJournalIsThatOf(const std::string& head_dir, const std::optional<std::string>& cluster_id);
+absl::Status NoteCluster(const std::string& head_dir, const std::string& cluster_id);
 
 // The CA in `head_dir`, made when there is none.
 absl::StatusOr<Authority> LoadOrCreateAuthority(const std::string& head_dir, WallTime now);

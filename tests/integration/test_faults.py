@@ -1,7 +1,10 @@
 """State that is lost, damaged, full or of another cluster."""
 
+import contextlib
 import os
+import shutil
 import signal
+import sqlite3
 import unittest
 
 from kit import Cluster, ClusterTest, processes, start_ticks, wait_gone
@@ -67,6 +70,60 @@ class TwoClusters(ClusterTest):
         self.steps.go("0")
         self.cluster.ok("wait", job)
         self.assertEqual(self.cluster.job(job)["attempt"], 0)
+
+
+class LostJournal(ClusterTest):
+    flags = ("--num-cpus", "1")
+
+    def start(self, *flags):
+        return self.cluster.run("start", "--head", "--port", "0", "--dashboard-port", "0", "--state-dir",
+                                self.cluster.state, "--num-cpus", "1", *flags, address=False)
+
+    def assert_refused(self, done):
+        self.assertEqual(done.code, 1, done)
+        self.assertIn("is missing or empty", done.err)
+        self.assertIn("another --state-dir", done.err)
+        self.assertEqual(self.cluster.daemons(), {})
+
+    @staticmethod
+    def empty(path):
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("DELETE FROM records")
+
+    def lose_in_every_way(self, *flags):
+        head_dir = os.path.join(self.cluster.state, "head")
+        journal = os.path.join(head_dir, "journal.db")
+        for lose in (os.unlink, lambda path: os.truncate(path, 0), self.empty):
+            os.rename(journal, journal + ".kept")
+            shutil.copy(journal + ".kept", journal)
+            lose(journal)
+            self.assert_refused(self.start(*flags))
+            self.assertEqual([name for name in os.listdir(head_dir) if name.startswith("journal.db-")], [])
+            os.rename(journal + ".kept", journal)
+        again = self.start(*flags)
+        self.assertEqual(again.code, 0, again)
+
+    def test_is_not_taken_for_a_new_cluster(self):
+        self.cluster.ok("submit", "--", "true")
+        self.cluster.stop()
+        self.lose_in_every_way()
+        self.cluster.find_address()
+        self.assertEqual(self.cluster.job(1)["state"], "SUCCEEDED")
+        self.cluster.stop()
+        shutil.rmtree(os.path.join(self.cluster.state, "head"))
+        begun = self.start()
+        self.assertEqual(begun.code, 0, begun)
+
+    def test_nor_where_nobody_has_run_anything_yet(self):
+        self.cluster.stop()
+        self.lose_in_every_way()
+
+    def test_nor_without_certificates(self):
+        self.cluster.stop()
+        shutil.rmtree(self.cluster.state)
+        self.assertEqual(self.start("--insecure").code, 0)
+        self.cluster.stop()
+        self.lose_in_every_way("--insecure")
 
 
 if __name__ == "__main__":
