@@ -45,6 +45,9 @@ absl::StatusOr<Owned<X509>> ReadCertificate(std::string_view pem) {
   return certificate;
 }
 
+// OpenSSL would ask the terminal.
+int NoPassword(char* /*buffer*/, int /*size*/, int /*for_writing*/, void* /*context*/) { return -1; }
+
 }  // namespace
 
 std::string OpenSslError() {
@@ -112,6 +115,29 @@ absl::StatusOr<std::string> CertificateName(std::string_view certificate_pem) {
   std::string result(reinterpret_cast<const char*>(text), static_cast<std::size_t>(length));
   OPENSSL_free(text);
   return result;
+}
+
+absl::Status CheckIdentity(std::string_view ca_pem, std::string_view certificate_pem, std::string_view key_pem) {
+  const absl::StatusOr<Owned<X509>> ca = ReadCertificate(ca_pem);
+  if (!ca.ok()) {
+    return absl::InvalidArgumentError("the CA is not a PEM certificate");
+  }
+  const absl::StatusOr<Owned<X509>> certificate = ReadCertificate(certificate_pem);
+  if (!certificate.ok()) {
+    return certificate.status();
+  }
+  const Owned<BIO> bio(BIO_new_mem_buf(key_pem.data(), static_cast<int>(key_pem.size())));
+  const Owned<EVP_PKEY> key(PEM_read_bio_PrivateKey(bio.get(), nullptr, &NoPassword, nullptr));
+  absl::Status status;
+  if (key == nullptr) {
+    status = absl::InvalidArgumentError("the key is not a PEM private key");
+  } else if (X509_check_private_key(certificate->get(), key.get()) != 1) {
+    status = absl::InvalidArgumentError("the key is not that of the certificate");
+  } else if (X509_verify(certificate->get(), X509_get0_pubkey(ca->get())) != 1) {
+    status = absl::InvalidArgumentError("the certificate is not the CA's");
+  }
+  OpenSslError();
+  return status;
 }
 
 }  // namespace rayctl::client

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace rayctl::client {
@@ -25,6 +26,10 @@ absl::StatusOr<std::string> CertificateSha256(std::string_view certificate_pem);
 
 // The certificate's CN. INVALID_ARGUMENT: not a PEM certificate, or it has none.
 absl::StatusOr<std::string> CertificateName(std::string_view certificate_pem);
+
+// Whether the key is that of the certificate and the certificate is the CA's, whatever the clock says.
+// INVALID_ARGUMENT: no, and why.
+absl::Status CheckIdentity(std::string_view ca_pem, std::string_view certificate_pem, std::string_view key_pem);
 
 // The newest error that OpenSSL noted on this thread, in words; clears them.
 std::string OpenSslError();

@@ -172,19 +172,33 @@ absl::Status HeadLink::LoadIdentity() {
   if (!saved.ok()) {
     return saved.status();
   }
+  if (*saved && !options_.insecure && !(*saved)->cert_pem.empty()) {
+    const Identity& identity = **saved;
+    const absl::Status whole = client::CheckIdentity(identity.ca_pem, identity.cert_pem, identity.key_pem);
+    if (!whole.ok() && options_.token_file.empty()) {
+      return Annotate(whole, fmt::format("the files in {}/agent are damaged; start with --token-file to join anew",
+                                         options_.state_dir));
+    }
+    if (!whole.ok()) {
+      spdlog::warn("joins anew, the node's files are damaged why={}", Text(whole));
+      saved->reset();
+    } else if (TokenIsOfAnotherCa(identity)) {
+      saved->reset();  // The cluster behind the address is a new one.
+    }
+  }
   loaded_ = true;
   identity_ = *std::move(saved);
-  if (!identity_ || options_.insecure || options_.token_file.empty()) {
-    return absl::OkStatus();
+  return absl::OkStatus();
+}
+
+bool HeadLink::TokenIsOfAnotherCa(const Identity& identity) const {
+  if (options_.token_file.empty()) {
+    return false;
   }
-  // A token of another CA says that the cluster behind the address is a new one.
   const absl::StatusOr<std::string> text = client::ReadTokenFile(options_.token_file);
   const absl::StatusOr<client::Token> token = text.ok() ? client::ParseToken(*text) : text.status();
-  const absl::StatusOr<std::string> ca = client::CertificateSha256(identity_->ca_pem);
-  if (token.ok() && (!ca.ok() || *ca != token->ca_sha256)) {
-    identity_.reset();
-  }
-  return absl::OkStatus();
+  const absl::StatusOr<std::string> ca = client::CertificateSha256(identity.ca_pem);
+  return token.ok() && (!ca.ok() || *ca != token->ca_sha256);
 }
 
 void HeadLink::Connect() {

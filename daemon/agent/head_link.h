@@ -60,6 +60,7 @@ class HeadLink {
   absl::StatusOr<Identity> Join();  // On the pool's thread.
   absl::StatusOr<std::string> FindCa(const std::string& ca_sha256) const;
   absl::Status LoadIdentity();
+  bool TokenIsOfAnotherCa(const Identity& identity) const;
   void OpenStream();
   void Ended(const Stream* stream, const absl::Status& status);
 

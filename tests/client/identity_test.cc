@@ -5,11 +5,13 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <ctime>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/rpc/authority.h"
 
@@ -83,6 +85,33 @@ TEST_CASE("an authority is loaded as it was made, and only whole", "[identity]")
   CHECK(
       absl::IsDataLoss(rpc::Authority::Load({first->identity().certificate_pem, second->identity().key_pem}).status()));
   CHECK(absl::IsDataLoss(rpc::Authority::Load({"", ""}).status()));
+}
+
+TEST_CASE("an identity is whole when CA, certificate and key belong together", "[identity]") {
+  const auto authority = rpc::Authority::Create(Today());
+  const auto other = rpc::Authority::Create(Today());
+  const auto request = MakeKeyAndRequest("node-a");
+  const auto stranger = MakeKeyAndRequest("node-b");
+  REQUIRE((authority.ok() && other.ok() && request.ok() && stranger.ok()));
+  // Signed long ago or in the future: what the clock says is not asked.
+  const auto agent = authority->SignAgent(request->request_pem, NodeId{7}, Today() + hours(24 * 365));
+  REQUIRE(agent.ok());
+  const std::string& ca = authority->identity().certificate_pem;
+  CHECK(CheckIdentity(ca, *agent, request->key_pem).ok());
+  const std::string locked =
+      "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMBUwDQYJKoZIhvcNAQEFMAQEAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+  for (const auto& [ca_pem, certificate, key, why] : std::vector<std::array<std::string, 4>>{
+           {"", *agent, request->key_pem, "the CA is not a PEM certificate"},
+           {ca, "garbage", request->key_pem, "not a PEM certificate"},
+           {ca, agent->substr(0, agent->size() / 2), request->key_pem, "not a PEM certificate"},
+           {ca, *agent, "", "the key is not a PEM private key"},
+           {ca, *agent, locked, "the key is not a PEM private key"},
+           {ca, *agent, stranger->key_pem, "the key is not that of the certificate"},
+           {other->identity().certificate_pem, *agent, request->key_pem, "the certificate is not the CA's"}}) {
+    const absl::Status status = CheckIdentity(ca_pem, certificate, key);
+    CHECK(absl::IsInvalidArgument(status));
+    CHECK(status.message() == why);
+  }
 }
 
 TEST_CASE("what is no request is not signed", "[identity]") {

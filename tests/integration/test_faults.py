@@ -126,5 +126,31 @@ class LostJournal(ClusterTest):
         self.lose_in_every_way("--insecure")
 
 
+class DamagedIdentity(ClusterTest):
+    """An agent whose certificate, key or CA is not what it was."""
+
+    flags = ("--num-cpus", "1")
+
+    def start(self, state, *flags):
+        return self.cluster.run("start", "--address", self.cluster.address, "--node-name", "b", "--num-cpus", "1",
+                                "--state-dir", state, *flags, address=False)
+
+    def test_joins_anew_with_a_token_and_is_the_node_that_it_was(self):
+        state = self.cluster.join("b", "--num-cpus", "1")
+        token = ("--token-file", self.cluster.started["token_file"])
+        before = self.cluster.json("describe", "b")["id"]
+        for name in ("node.pem", "node.key", "ca.pem"):
+            self.cluster.run("stop", "--state-dir", state, address=False)
+            with open(os.path.join(state, "agent", name), "w", encoding="utf-8") as file:
+                file.write("garbage\n")
+            without = self.start(state)
+            self.assertEqual(without.code, 1, (name, without))
+            self.assertIn("damaged", without.err)
+            self.assertIn("--token-file", without.err)
+            done = self.start(state, *token)
+            self.assertEqual(done.code, 0, (name, done))
+            self.assertEqual(self.cluster.json("describe", "b")["id"], before)
+
+
 if __name__ == "__main__":
     unittest.main()
