@@ -220,6 +220,7 @@ class Starter {
     std::vector<std::string> words{OwnPath(), options_.become};
     words.insert(words.end(), arguments->begin(), arguments->end());
     std::vector<char*> argv;
+    argv.reserve(words.size() + 1);
     for (std::string& word : words) {
       argv.push_back(word.data());
     }

@@ -170,10 +170,11 @@ class JobService final : public v1::JobService::CallbackService {
                                    v1::GetJobResponse* response) override {
     return OnLoop(services_, call, [this, request, response](const Caller&, const Finish& finish) {
       absl::StatusOr<v1::GetJobResponse> described = DescribeJob(services_.loop.head(), request->job());
-      if (described.ok()) {
+      const absl::Status status = described.status();
+      if (status.ok()) {
         *response = *std::move(described);
       }
-      finish(described.status());
+      finish(status);
     });
   }
 
