@@ -52,6 +52,13 @@ else()
   target_link_libraries(rayctl_grpc INTERFACE ${RAYCTL_GRPC_LIBRARIES} OpenSSL::SSL OpenSSL::Crypto Threads::Threads)
 endif()
 
+# GNU tar without compression needs nothing of what the library links for its other formats (working_dir/tar_only.cc), so
+# its archive is enough in every preset.
+find_library(RAYCTL_LIBARCHIVE NAMES libarchive.a REQUIRED)
+add_library(rayctl_archive INTERFACE)
+add_library(rayctl::archive ALIAS rayctl_archive)
+target_link_libraries(rayctl_archive INTERFACE ${RAYCTL_LIBARCHIVE})
+
 if(RAYCTL_SANITIZE MATCHES "thread")
   # Protobuf's map fields have members of their own for this sanitizer, which Debian's library, built without it, lacks.
   # The standard library goes on knowing about it.

@@ -15,7 +15,7 @@ packages_of() {
       printf '%s\n' git ca-certificates cmake ninja-build ccache mold g++ pkg-config python3 procps \
         libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev libre2-dev \
         libc-ares-dev zlib1g-dev libboost-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libspdlog-dev libfmt-dev \
-        libsqlite3-dev libssl-dev catch2
+        libsqlite3-dev libarchive-dev libssl-dev catch2
       ;;
     network) printf '%s\n' iproute2 nftables util-linux ;;
     lint) printf '%s\n' clang-format-14 clang-tidy-14 shellcheck ;;

@@ -16,13 +16,15 @@ MAY = {
     "worker/process": ["base"],
     "worker/shim": ["base", "worker/process"],
     "client": ["base"],
-    "cli": ["base", "client", "worker/process"],  # doctor asks what a job would get here.
+    "working_dir": ["base"],
+    "cli": ["base", "client", "working_dir", "worker/process"],  # doctor asks what a job would get here.
     "daemon/link": ["base", "scheduler"],
     "daemon/head": ["base", "scheduler", "daemon/link"],
-    "daemon/agent": ["base", "worker/process", "worker/shim", "client", "daemon/link", "daemon/net", "daemon/rpc"],
+    "daemon/agent": ["base", "worker/process", "worker/shim", "client", "working_dir", "daemon/link", "daemon/net",
+                     "daemon/rpc"],
     "daemon/store": ["base", "daemon/link", "daemon/head"],
-    "daemon/rpc": ["base", "scheduler", "client", "worker/process", "daemon/link", "daemon/head", "daemon/agent",
-                   "daemon/store", "daemon/net", "daemon/web"],
+    "daemon/rpc": ["base", "scheduler", "client", "working_dir", "worker/process", "daemon/link", "daemon/head",
+                   "daemon/agent", "daemon/store", "daemon/net", "daemon/web"],
     "daemon/net": ["base"],
     "daemon/web": ["base", "daemon/net"],
 }
