@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 
 #include "base/status_text.h"
 #include "cli/command_line.h"
@@ -14,13 +17,15 @@
 #include "rayctl/v1/cluster.grpc.pb.h"
 #include "rayctl/v1/job.grpc.pb.h"
 #include "rayctl/v1/token.grpc.pb.h"
+#include "rayctl/v1/working_dir.grpc.pb.h"
 
 namespace rayctl::cli {
 namespace {
 
 constexpr std::chrono::seconds kCallDeadline{10};
 constexpr std::chrono::seconds kRepeatDeadline{20};  // For a head that went away in the middle of a submit.
-constexpr std::chrono::minutes kAwayMax{5};          // For one that goes away while a job is waited for.
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+constexpr std::chrono::minutes kAwayMax{5};  // For one that goes away while a job is waited for.
 
 void Prepare(grpc::ClientContext& context, const client::Endpoint& endpoint) {
   client::Authorize(context, endpoint.token);
@@ -227,6 +232,51 @@ absl::Status HeadClient::FollowJob(const v1::FollowJobRequest& request, std::chr
     }
   }
   return client::FromGrpc(reader->Finish(), endpoint_.address);
+}
+
+absl::StatusOr<bool> HeadClient::FindWorkingDir(const std::string& digest) {
+  v1::FindWorkingDirRequest request;
+  request.set_digest(digest);
+  v1::FindWorkingDirResponse response;
+  const absl::Status status =
+      Call<v1::WorkingDirService>(&v1::WorkingDirService::Stub::FindWorkingDir, request, &response);
+  return status.ok() ? absl::StatusOr<bool>(response.found()) : status;
+}
+
+absl::Status HeadClient::PutWorkingDir(const std::string& digest, int archive_fd,
+                                       const std::function<void(std::uint64_t)>& on_progress) {
+  const auto stub = v1::WorkingDirService::NewStub(channel_);
+  grpc::ClientContext context;
+  Prepare(context, endpoint_);
+  v1::PutWorkingDirResponse response;
+  const auto writer = stub->PutWorkingDir(&context, &response);
+  v1::PutWorkingDirRequest request;
+  request.set_digest(digest);
+  std::uint64_t sent = 0;
+  while (true) {
+    std::string& data = *request.mutable_data();
+    data.resize(kChunkBytes);
+    const ssize_t got = ::pread(archive_fd, data.data(), data.size(), static_cast<off_t>(sent));
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      const std::string why = std::strerror(errno);
+      context.TryCancel();
+      static_cast<void>(writer->Finish());  // Ended by our own wish.
+      return absl::InternalError(fmt::format("reading the archive: {}", why));
+    }
+    data.resize(static_cast<std::size_t>(got));
+    // A write that fails has its reason in the status below.
+    if (got == 0 || !writer->Write(request)) {
+      break;
+    }
+    sent += static_cast<std::uint64_t>(got);
+    on_progress(sent);
+    request.clear_digest();
+  }
+  writer->WritesDone();
+  return client::FromGrpc(writer->Finish(), endpoint_.address);
 }
 
 absl::StatusOr<v1::CreateTokenResponse> HeadClient::CreateToken(const v1::CreateTokenRequest& request) {

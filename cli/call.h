@@ -48,6 +48,11 @@ class HeadClient {
   // that is away; none: not at all.
   absl::Status FollowJob(const v1::FollowJobRequest& request, std::chrono::milliseconds patience,
                          const std::function<bool(const v1::FollowJobResponse&)>& on_event);
+  // Whether the head has the packed folder with that digest.
+  absl::StatusOr<bool> FindWorkingDir(const std::string& digest);
+  // Sends what `archive_fd` reads from its beginning; `on_progress` hears how many bytes have gone.
+  absl::Status PutWorkingDir(const std::string& digest, int archive_fd,
+                             const std::function<void(std::uint64_t)>& on_progress);
   absl::StatusOr<v1::CreateTokenResponse> CreateToken(const v1::CreateTokenRequest& request);
   absl::StatusOr<v1::ListTokensResponse> ListTokens();  // All pages.
   absl::Status RevokeToken(const std::string& name);

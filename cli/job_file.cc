@@ -156,11 +156,7 @@ void ReadJob(YamlWalk& walk, const Place& root, v1::JobSpec& spec) {
                              walk.Fail(at, "expected the command that every rank runs, not nothing");
                            }
                          }},
-                        {"working_dir",
-                         [&](const Place& at) {
-                           walk.Text(at);
-                           walk.Fail(at, "working_dir is not supported by this version; use absolute paths");
-                         }},
+                        {"working_dir", [&](const Place& at) { spec.set_working_dir(walk.Text(at)); }},
                         {"env_vars",
                          [&](const Place& at) {
                            ReadText(walk, at, "a mapping such as {OMP_NUM_THREADS: \"1\"}", *spec.mutable_env_vars());

@@ -15,11 +15,12 @@ enum class YamlKind {
 };
 YamlKind KindOfYaml(std::string_view text);
 
-// The spec that a job file asks for. INVALID_ARGUMENT: `FILE:LINE:COL: PATH: what was expected; did you mean NAME?` for
-// the first mistake; `file` is how the person named it.
 // A timeout of 0 would end the job before it began.
 inline constexpr std::string_view kNoTimeout = "expected more than 0; without a timeout a job has no time limit";
 
+// The spec that a job file asks for; its working_dir is the folder as written, relative to the file's.
+// INVALID_ARGUMENT: `FILE:LINE:COL: PATH: what was expected; did you mean NAME?` for the first mistake; `file` is how
+// the person named it.
 absl::StatusOr<v1::JobSpec> ParseJobFile(std::string_view text, std::string_view file);
 
 }  // namespace rayctl::cli

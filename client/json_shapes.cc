@@ -161,6 +161,7 @@ ordered_json SpecJson(const v1::JobSpec& spec) {
   return {{"name", TextOrNull(spec.name())},
           {"entrypoint", TextOrNull(spec.entrypoint())},
           {"argv", spec.argv().empty() ? ordered_json() : List(spec.argv())},
+          {"working_dir", TextOrNull(spec.working_dir())},
           {"env_vars", TextMap(spec.env_vars())},
           {"train_loop_config", std::move(config)},
           {"scaling_config",

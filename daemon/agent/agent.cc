@@ -132,6 +132,7 @@ class Agent::Impl {
 
   void Handle(const ShimMessage& event) { jobs_.ShimSaid(event.job, event.message, now_); }
   void Handle(const ShimClosed& event) { jobs_.ShimGone(event, now_); }
+  void Handle(const WorkDirPrepared& event) { jobs_.WorkDirAnswered(event, now_); }
   void Handle(const PortChecked& event) { jobs_.PortAnswered(event, now_); }
 
   void Handle(const Tick&) {

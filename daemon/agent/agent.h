@@ -65,13 +65,17 @@ struct PortChecked {
   link::RankKey key;
   bool free = false;
 };  // Answers CheckPort.
+struct WorkDirPrepared {
+  JobId job;
+  absl::Status status;
+};  // Answers PrepareWorkDir.
 struct Tick {};
 struct Stop {
   std::string why;
 };  // `rayctl stop`, SIGINT: say goodbye, end every rank, then Exit.
 
 using Event = std::variant<ShimFound, ShimsScanned, HeadConnected, HeadClosed, HeadMessage, ShimMessage, ShimClosed,
-                           PortChecked, Tick, Stop>;
+                           PortChecked, WorkDirPrepared, Tick, Stop>;
 
 // ---- Effects, in order.
 
@@ -100,7 +104,11 @@ struct WriteFile {  // Whole, its folder made, 0600; before the effects that fol
 struct CheckPort {
   link::RankKey key;
   std::uint32_t port = 0;
-};  // May it be bound here now? rank is 0.
+};                       // May it be bound here now? rank is 0.
+struct PrepareWorkDir {  // Fetch the packed folder, if it is not here, and make the job's own copy, if there is none.
+  JobId job;
+  std::string digest;
+};
 struct OutputWanted {
   link::OpenOutput what;
 };
@@ -117,7 +125,7 @@ struct Exit {  // 0: no rank and no shim is left. Else some were left: end them 
 };
 
 using Effect = std::variant<ConnectHead, CloseHead, SendHead, SpawnShim, SendShim, RemoveShim, WriteFile, CheckPort,
-                            OutputWanted, OutputUnwanted, OutputEnded, Exit>;
+                            PrepareWorkDir, OutputWanted, OutputUnwanted, OutputEnded, Exit>;
 
 // The agent's decisions: makes the ranks running here match what the head assigned, and tells the head what happened
 // until the head has recorded it. Pure: see head::Head. Agent loop only.

@@ -28,6 +28,7 @@
 #include "daemon/agent/output_sender.h"
 #include "daemon/agent/runtime_files.h"
 #include "daemon/agent/shim_link.h"
+#include "daemon/agent/working_dirs.h"
 #include "daemon/net/kept_file.h"
 #include "daemon/net/notify.h"
 #include "fmt/format.h"
@@ -100,7 +101,8 @@ class AgentDaemon {
               {options.address, options.state_dir, options.token_file, options.node_name, options.version,
                options.node.is_head_node, options.insecure, cluster_},
               [this](Event event) { Deliver(std::move(event)); }),
-        output_(loop_, options.state_dir, [this](const link::RankKey& key) { return IsLive(key); }) {}
+        output_(loop_, options.state_dir, [this](const link::RankKey& key) { return IsLive(key); }),
+        working_dirs_(loop_, options.state_dir, [this](Event event) { Deliver(std::move(event)); }) {}
 
   int Run() {
     WaitForSignal();
@@ -185,6 +187,7 @@ class AgentDaemon {
       if (agent_.registered()) {
         BecomeReady("");
       }
+      working_dirs_.SetHead(agent_.registered() ? head_.channel() : nullptr, InsecureNode());
     }
     delivering_ = false;
     ArmDeadline();
@@ -288,10 +291,8 @@ class AgentDaemon {
     }
   }
   void Carry(const CheckPort& check) { Deliver(PortChecked{check.key, PortIsFree(check.port)}); }
-  void Carry(const OutputWanted& wanted) {
-    const std::uint64_t named = options_.insecure && head_.identity() ? head_.identity()->node_id : 0;
-    output_.Open(wanted.what, head_.channel(), named);
-  }
+  void Carry(const OutputWanted& wanted) { output_.Open(wanted.what, head_.channel(), InsecureNode()); }
+  void Carry(const PrepareWorkDir& prepare) { working_dirs_.Prepare(prepare); }
   void Carry(const OutputUnwanted& unwanted) { output_.Close(unwanted.transfer); }
   void Carry(const OutputEnded& ended) { output_.RankEnded(ended.key); }
   void Carry(const Exit& exit) {
@@ -304,6 +305,9 @@ class AgentDaemon {
     }
     End(exit.code);
   }
+
+  // Who this node says it is to a head without certificates; 0 for one with.
+  std::uint64_t InsecureNode() const { return options_.insecure && head_.identity() ? head_.identity()->node_id : 0; }
 
   bool IsLive(const link::RankKey& key) const {
     const std::vector<link::RankFacts> ranks = agent_.Ranks();
@@ -355,6 +359,7 @@ class AgentDaemon {
   ShimLink shims_;
   HeadLink head_;
   OutputSender output_;
+  WorkingDirs working_dirs_;
 
   std::deque<Event> events_;
   bool delivering_ = false;

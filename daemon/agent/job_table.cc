@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/status_text.h"
 #include "daemon/agent/rank_env.h"
 
 namespace rayctl::agent {
@@ -48,7 +49,7 @@ void JobTable::Start(const link::StartGroup& group, Now now) {
     rank.facts.key = {group.job, group.attempt, assignment.rank};
     rank.start = MakeRankStart(config_.registration, config_.base_env, paths, group, assignment);
     rank.start.set_pids_max(config_.pids_max);
-    rank.place = Place::kWaitsForPort;
+    rank.place = Place::kWaitsForWork;
   }
   if (!added_any) {
     return;
@@ -56,9 +57,52 @@ void JobTable::Start(const link::StartGroup& group, Now now) {
   if (ConfigNeedsFile(group.spec)) {
     out_.push_back(WriteFile{paths.config_file, group.spec.train_loop_config_json});
   }
-  const link::RankKey key{group.job, group.attempt, 0};
-  if (checks_port) {
-    out_.push_back(CheckPort{key, group.master_port});
+  // The port last: what is free now need not be when a folder has come.
+  job.port_wish[group.attempt] = {group.master_port, checks_port};
+  if (group.spec.working_dir.empty() || job.work == Work::kReady) {
+    WorkDirAnswered({group.job, absl::OkStatus()}, now);
+  } else if (job.work == Work::kNone) {
+    job.work = Work::kComing;
+    out_.push_back(PrepareWorkDir{group.job, group.spec.working_dir});
+  }
+}
+
+void JobTable::WorkDirAnswered(const WorkDirPrepared& answer, Now now) {
+  const auto it = jobs_.find(answer.job);
+  if (it == jobs_.end()) {
+    return;
+  }
+  Job& job = it->second;
+  job.work = answer.status.ok() ? Work::kReady : Work::kNone;
+  for (auto& [index, rank] : job.ranks) {
+    if (rank.place != Place::kWaitsForWork || rank.Ended()) {
+      continue;
+    }
+    if (answer.status.ok()) {
+      rank.place = Place::kWaitsForPort;
+      continue;
+    }
+    link::RankEnd end;
+    end.start_failed = true;
+    end.exit_code = 1;
+    end.start_error = rayctl::Text(rayctl::Annotate(answer.status, "the working directory"));
+    end.at = now.wall;
+    End(rank, std::move(end), 0);
+  }
+  const std::map<AttemptNumber, PortWish> wishes = std::exchange(job.port_wish, {});
+  if (!answer.status.ok()) {
+    Settle(answer.job);
+    return;
+  }
+  for (const auto& [attempt, wish] : wishes) {
+    AskForPort(answer.job, attempt, wish, now);  // May erase the job.
+  }
+}
+
+void JobTable::AskForPort(JobId id, AttemptNumber attempt, const PortWish& wish, Now now) {
+  const link::RankKey key{id, attempt, 0};
+  if (wish.checked) {
+    out_.push_back(CheckPort{key, wish.port});
   } else {
     PortAnswered({key, true}, now);
   }

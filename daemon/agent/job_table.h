@@ -27,6 +27,7 @@ class JobTable {
   void ShimSaid(JobId id, const local::ShimToAgent& message, Now now);
   void ShimGone(const ShimClosed& closed, Now now);
   void PortAnswered(const PortChecked& answer, Now now);
+  void WorkDirAnswered(const WorkDirPrepared& answer, Now now);
 
   // ---- What the head orders. Repeats are harmless.
   void Start(const link::StartGroup& group, Now now);
@@ -59,7 +60,13 @@ class JobTable {
     kLiving,
     kReleased,  // It was told to go.
   };
+  enum class Work {
+    kNone,
+    kComing,  // PrepareWorkDir was given.
+    kReady,
+  };
   enum class Place {
+    kWaitsForWork,
     kWaitsForPort,
     kWaitsForShim,
     kInShim,
@@ -76,6 +83,10 @@ class JobTable {
     std::uint64_t sequence = 0;
     AttemptNumber attempt = 0;
   };
+  struct PortWish {
+    std::uint32_t port = 0;
+    bool checked = false;  // By CheckPort, because rank 0 is here.
+  };
   using RankIndex = std::pair<AttemptNumber, Rank>;
   struct Job {
     ShimState shim = ShimState::kNone;
@@ -83,6 +94,8 @@ class JobTable {
     bool forgotten = false;      // The head wants no more of it: its shim goes after its ranks.
     bool abandoned = false;      // Stopped because of head_grace.
     AttemptNumber newest = 0;
+    Work work = Work::kNone;                      // Of the folder that ranks start in, where the job has one.
+    std::map<AttemptNumber, PortWish> port_wish;  // Of attempts that wait for it.
     std::map<RankIndex, RankState> ranks;
     std::uint64_t sent = 0;               // Sequence of the last message to the shim.
     std::uint64_t event_seen = 0;         // Highest sequence of its events.
@@ -94,6 +107,7 @@ class JobTable {
 
   void TakeHello(JobId id, Job& job, const local::ShimHello& hello, Now now);
   void TakeStatus(JobId id, Job& job, const local::RankStatus& status);
+  void AskForPort(JobId id, AttemptNumber attempt, const PortWish& wish, Now now);
   RankState& FindOrAddRank(JobId id, Job& job, RankIndex index);
   void MarkRunning(RankState& rank, std::int64_t pid);
   void End(RankState& rank, link::RankEnd end, std::uint64_t log_bytes);

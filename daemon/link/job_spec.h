@@ -39,6 +39,7 @@ struct JobSpec {
   Duration grace_period = std::chrono::seconds(10);
   Duration head_grace{0};  // 0 = none.
   JobKind kind = JobKind::kCommand;
+  std::string working_dir;  // Digest of the packed folder; empty: ranks start in an empty folder.
 
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };

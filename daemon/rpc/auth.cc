@@ -44,6 +44,9 @@ constexpr std::array kRules{
     Rule{"/rayctl.v1.AgentService/Join", kJoiners},
     Rule{"/rayctl.v1.AgentService/Connect", kAgents},
     Rule{"/rayctl.v1.AgentService/SendOutput", kAgents},
+    Rule{"/rayctl.v1.WorkingDirService/FindWorkingDir", kWriters},
+    Rule{"/rayctl.v1.WorkingDirService/PutWorkingDir", kWriters},
+    Rule{"/rayctl.v1.WorkingDirService/GetWorkingDir", kAgents},
 };
 
 constexpr char kCommonNameProperty[] = "x509_common_name";  // Of a client certificate that our CA signed.

@@ -264,6 +264,7 @@ class HeadDaemon {
                                  .preferred_port = PortBefore(),
                                  .version = options_.version,
                                  .started_at = clock_->Read().wall,
+                                 .working_dirs_dir = head_dir_ + "/working_dirs",
                                  .insecure = options_.insecure};
     absl::StatusOr<std::unique_ptr<Server>> server =
         Server::Start(std::move(server_options), *loop_, clock_, authority_ ? &*authority_ : nullptr, identity_);

@@ -4,6 +4,7 @@
 #include "daemon/rpc/service_context.h"
 #include "daemon/rpc/translate.h"
 #include "daemon/rpc/views.h"
+#include "fmt/format.h"
 #include "rayctl/v1/job.grpc.pb.h"
 
 namespace rayctl::rpc {
@@ -149,6 +150,12 @@ class JobService final : public v1::JobService::CallbackService {
       absl::StatusOr<JobSpec> spec = FromProto(request->spec());
       if (!spec.ok()) {
         finish(spec.status());
+        return;
+      }
+      if (!spec->working_dir.empty() &&
+          (services_.working_dirs == nullptr || !services_.working_dirs->Has(spec->working_dir))) {
+        finish(absl::FailedPreconditionError(
+            fmt::format("working_dir: the head does not have {}; put it there first", spec->working_dir)));
         return;
       }
       services_.loop.Call(head::SubmitJob{.request_id = request->request_id(),

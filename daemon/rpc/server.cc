@@ -39,14 +39,16 @@ std::string ListenAddress(const ServerOptions& options) {
 
 class Server::Impl {
  public:
-  Impl(ServerOptions server_options, HeadLoop& loop, const Authority* authority, std::shared_ptr<Gatekeeper> gatekeeper)
+  Impl(ServerOptions server_options, HeadLoop& loop, const Authority* authority, std::shared_ptr<Gatekeeper> gatekeeper,
+       std::unique_ptr<WorkingDirStore> working_dirs)
       : options(std::move(server_options)),
         relay(loop),
-        services{loop, relay, options, authority, std::move(gatekeeper)},
+        services{loop, relay, options, authority, std::move(gatekeeper), std::move(working_dirs)},
         agents(MakeAgentService(services)) {
     parts.push_back(MakeJobService(services));
     parts.push_back(MakeClusterService(services));
     parts.push_back(MakeTokenService(services));
+    parts.push_back(MakeWorkingDirService(services));
   }
   ~Impl() {
     if (closer.joinable()) {
@@ -100,7 +102,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options, Hea
     credentials->SetAuthMetadataProcessor(gatekeeper);
   }
 
-  auto impl = std::make_unique<Impl>(std::move(options), loop, authority, std::move(gatekeeper));
+  std::unique_ptr<WorkingDirStore> working_dirs;
+  if (!options.working_dirs_dir.empty()) {
+    absl::StatusOr<std::unique_ptr<WorkingDirStore>> opened = WorkingDirStore::Open(options.working_dirs_dir);
+    if (!opened.ok()) {
+      return opened.status();
+    }
+    working_dirs = *std::move(opened);
+  }
+  auto impl =
+      std::make_unique<Impl>(std::move(options), loop, authority, std::move(gatekeeper), std::move(working_dirs));
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(client::kMessageBytesMax);

@@ -20,7 +20,8 @@ struct ServerOptions {
   std::string version = "0.1.0";
   std::string address;  // As clients are told; filled in by the daemon once the port is known.
   WallTime started_at{};
-  bool insecure = false;  // Plain text, loopback only, everybody is an admin.
+  std::string working_dirs_dir;  // Where packed folders are kept; empty: none are.
+  bool insecure = false;         // Plain text, loopback only, everybody is an admin.
 };
 
 inline constexpr char kPortFlag[] = "--port";

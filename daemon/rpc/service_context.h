@@ -16,6 +16,7 @@
 #include "daemon/rpc/follow.h"
 #include "daemon/rpc/head_loop.h"
 #include "daemon/rpc/server.h"
+#include "daemon/rpc/working_dir_store.h"
 #include "rayctl/v1/cluster.pb.h"
 
 namespace rayctl::rpc {
@@ -25,8 +26,9 @@ struct ServiceContext {
   HeadLoop& loop;
   OutputRelay& relay;
   ServerOptions& options;
-  const Authority* authority = nullptr;    // Null with --insecure.
-  std::shared_ptr<Gatekeeper> gatekeeper;  // Null with --insecure.
+  const Authority* authority = nullptr;           // Null with --insecure.
+  std::shared_ptr<Gatekeeper> gatekeeper;         // Null with --insecure.
+  std::unique_ptr<WorkingDirStore> working_dirs;  // Null where ServerOptions names no folder for them.
 
   // Address, version, begin and remarks: what only the daemon knows.
   void FillOwn(::rayctl::v1::GetStatusResponse& response) const;
@@ -63,6 +65,7 @@ inline grpc::ServerUnaryReactor* OnLoop(ServiceContext& services, grpc::Callback
 std::unique_ptr<grpc::Service> MakeJobService(ServiceContext& services);
 std::unique_ptr<grpc::Service> MakeClusterService(ServiceContext& services);
 std::unique_ptr<grpc::Service> MakeTokenService(ServiceContext& services);
+std::unique_ptr<grpc::Service> MakeWorkingDirService(ServiceContext& services);
 
 // Agents' streams as the loop reaches them.
 class AgentConnections : public AgentLinks {

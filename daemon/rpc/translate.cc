@@ -10,6 +10,7 @@
 #include "base/status_text.h"
 #include "fmt/format.h"
 #include "google/protobuf/util/time_util.h"
+#include "working_dir/digest.h"
 
 namespace rayctl::rpc {
 namespace {
@@ -359,6 +360,9 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& proto) {
                     spec.checkpoint_score_order == "max",
                 "run_config.checkpoint_config.checkpoint_score_order", "min or max");
 
+  spec.working_dir = proto.working_dir();
+  check.Require(spec.working_dir.empty() || working_dir::IsDigest(spec.working_dir), "working_dir",
+                "the SHA-256 of a packed folder in hex");
   spec.queue = proto.queue();
   spec.priority = proto.priority();
   if (proto.has_seed()) {
@@ -411,6 +415,7 @@ v1::JobSpec ToProto(const JobSpec& spec) {
   checkpoints.set_num_to_keep(spec.num_to_keep);
   checkpoints.set_checkpoint_score_attribute(spec.checkpoint_score_attribute);
   checkpoints.set_checkpoint_score_order(spec.checkpoint_score_order);
+  proto.set_working_dir(spec.working_dir);
   proto.set_queue(spec.queue);
   proto.set_priority(spec.priority);
   if (spec.seed) {

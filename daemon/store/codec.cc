@@ -95,6 +95,7 @@ void PutSpec(const JobSpec& spec, pb::JobSpecRecord* out) {
   out->set_num_to_keep(spec.num_to_keep);
   out->set_checkpoint_score_attribute(spec.checkpoint_score_attribute);
   out->set_checkpoint_score_order(spec.checkpoint_score_order);
+  out->set_working_dir(spec.working_dir);
 }
 
 void PutEnd(const link::RankEnd& end, pb::RankEndRecord* out) {
@@ -236,6 +237,7 @@ bool TakeSpec(const pb::JobSpecRecord& in, JobSpec* out) {
   out->num_to_keep = in.num_to_keep();
   out->checkpoint_score_attribute = in.checkpoint_score_attribute();
   out->checkpoint_score_order = in.checkpoint_score_order();
+  out->working_dir = in.working_dir();
   return TakeEnum(in.placement_strategy(), PlacementStrategy::kPack, PlacementStrategy::kStrictSpread,
                   &out->placement_strategy) &&
          TakeEnum(in.kind(), JobKind::kCommand, JobKind::kTune, &out->kind);

@@ -6,6 +6,7 @@
 #include "cli/call.h"
 #include "cli/command_line.h"
 #include "cli/daemon_process.h"
+#include "cli/job_request.h"
 #include "cli/pairs.h"
 #include "cli/places.h"
 #include "cli/submit.h"
@@ -36,7 +37,10 @@ TEST_CASE("submit has one grammar", "[cli]") {
   CHECK(is_nothing(FormOf({"job.yaml", "extra"}, {}, false)));
   CHECK(std::holds_alternative<JobFileForm>(FormOf({"job.yaml"}, {}, false)));
   CHECK(std::holds_alternative<JobFileForm>(FormOf({"job.yml"}, {}, false)));
-  CHECK(std::holds_alternative<DriverForm>(FormOf({"train.py", "--lr", "1"}, {}, false)));
+  const SubmitForm driver = FormOf({"train.py", "--lr", "1"}, {}, false);
+  REQUIRE(std::holds_alternative<DriverForm>(driver));
+  CHECK(std::get<DriverForm>(driver).script == "train.py");
+  CHECK(std::get<DriverForm>(driver).arguments == std::vector<std::string>{"--lr", "1"});
 
   std::string folder = (std::filesystem::temp_directory_path() / "rayctl-submit-XXXXXX").string();
   REQUIRE(::mkdtemp(folder.data()) != nullptr);

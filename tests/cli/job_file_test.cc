@@ -109,8 +109,7 @@ TEST_CASE("a wrong job file is refused with its place, its path and the nearest 
        "job.yaml:2:28: train_loop_config.lr: expected once, and it is here again"},
       {"entrypoint: a\ntrain_loop_config: {x: !!python/object a}\n",
        "job.yaml:2:24: train_loop_config.x: expected a value without the tag tag:yaml.org,2002:python/object"},
-      {"entrypoint: a\nworking_dir: .\n",
-       "job.yaml:2:14: working_dir: working_dir is not supported by this version; use absolute paths"},
+      {"entrypoint: a\nworking_dir: ''\n", "job.yaml:2:14: working_dir: expected text, not nothing"},
       {"entrypoint: a\n---\nentrypoint: b\n", "job.yaml:3:1: job file: expected one YAML document, not several"},
       {"entrypoint: a\ntune:\n  search_alg: {type: tpee}\n",
        "job.yaml:3:22: tune.search_alg.type: expected random, sobol, tpe, cmaes, optuna or hyperopt, not 'tpee'; did "

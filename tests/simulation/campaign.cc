@@ -161,6 +161,10 @@ class Campaign {
     if (random_.Chance(0.1)) {
       spec.timeout = seconds(random_.Between(5, 120));
     }
+    // A third of the jobs wait for a folder first; drawn from what is drawn already, so that seeds keep their meaning.
+    if (spec.num_workers % 3 == 0) {
+      spec.working_dir = std::string(64, 'd');
+    }
     plan.plan.usual = DrawScript();
     plan.plan.usual.leaves_with_peers = random_.Chance(0.5);
     const Rank victim = static_cast<Rank>(random_.Below(spec.num_workers));

@@ -200,6 +200,9 @@ std::string Describe(const agent::Event& event) {
             return fmt::format("port of {}.{} {}", checked.key.job.value, checked.key.attempt,
                                checked.free ? "free" : "taken");
           },
+          [](const agent::WorkDirPrepared& prepared) {
+            return fmt::format("work of {}: {}", prepared.job.value, prepared.status.ToString());
+          },
           [](const agent::Tick&) { return std::string("tick"); },
           [](const agent::Stop& stop) { return fmt::format("stop: {}", stop.why); },
           [](const auto&) { return std::string("event"); },

@@ -283,6 +283,11 @@ void NodeHost::CarryOut(const agent::Effect& effect) {
                      Deliver(agent::PortChecked{key, !random_.Chance(port_taken_)});
                    });
                  },
+                 [this](const agent::PrepareWorkDir& prepare) {
+                   LaterInAgent(random_.Between(milliseconds(1), seconds(2)), [this, job = prepare.job] {
+                     Deliver(agent::WorkDirPrepared{job, absl::OkStatus()});
+                   });
+                 },
                  [](const agent::OutputWanted&) {},
                  [](const agent::OutputUnwanted&) {},
                  [](const agent::OutputEnded&) {},

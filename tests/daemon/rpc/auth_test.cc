@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "rayctl/v1/working_dir.pb.h"
 #include "tests/daemon/rpc/head_fixture.h"
 
 namespace rayctl::rpc {
@@ -23,7 +24,8 @@ std::vector<std::string> EveryPath() {
   std::vector<std::string> paths;
   for (const google::protobuf::FileDescriptor* file :
        {::rayctl::v1::SubmitJobRequest::descriptor()->file(), ::rayctl::v1::GetStatusRequest::descriptor()->file(),
-        ::rayctl::v1::CreateTokenRequest::descriptor()->file(), ::rayctl::v1::JoinRequest::descriptor()->file()}) {
+        ::rayctl::v1::CreateTokenRequest::descriptor()->file(), ::rayctl::v1::JoinRequest::descriptor()->file(),
+        ::rayctl::v1::FindWorkingDirRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m) {
         paths.push_back("/" + file->service(s)->full_name() + "/" + file->service(s)->method(m)->name());
@@ -83,7 +85,7 @@ std::set<std::string> AllowedTo(const std::string& caller) {
     allowed = reads;
   }
   if (caller == "user" || caller == "admin") {
-    allowed.insert({"SubmitJob", "CancelJob"});
+    allowed.insert({"SubmitJob", "CancelJob", "FindWorkingDir", "PutWorkingDir"});
   }
   if (caller == "admin") {
     allowed.insert({"CreateToken", "ListTokens", "RevokeToken", "Join"});
@@ -92,7 +94,7 @@ std::set<std::string> AllowedTo(const std::string& caller) {
     allowed = {"Join", "GetVersion"};
   }
   if (caller == "agent") {
-    allowed = {"Connect", "SendOutput", "GetVersion"};
+    allowed = {"Connect", "SendOutput", "GetWorkingDir", "GetVersion"};
   }
   return allowed;
 }

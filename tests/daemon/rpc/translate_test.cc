@@ -50,6 +50,7 @@ class Draw {
     spec.max_failures = static_cast<std::int32_t>(Below(4)) - 1;
     spec.num_to_keep = static_cast<std::uint32_t>(Below(4));
     spec.checkpoint_score_order = Coin() ? "min" : "";
+    spec.working_dir = Coin() ? std::string(64, 'd') : "";
     spec.queue = Word();
     spec.priority = static_cast<std::int32_t>(Below(20)) - 10;
     if (Coin()) {

@@ -42,6 +42,7 @@ inline head::JobRecord SampleJob(std::uint64_t id = 7) {
   spec.num_to_keep = 3;
   spec.checkpoint_score_attribute = "loss";
   spec.checkpoint_score_order = "min";
+  spec.working_dir = std::string(64, 'd');
   spec.queue = "team-a";
   spec.priority = -5;
   spec.seed = 0;
