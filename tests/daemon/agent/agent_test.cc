@@ -262,6 +262,71 @@ TEST_CASE("a taken port ends the group here as a free retry", "[agent]") {
   }
 }
 
+link::StartGroup GroupWithFolder(AttemptNumber attempt, std::vector<Rank> ranks, bool checks_port = false) {
+  link::StartGroup group = Group(attempt, std::move(ranks), checks_port);
+  group.spec.working_dir = std::string(64, 'd');
+  return group;
+}
+
+TEST_CASE("ranks wait for their folder, and only then for their port", "[agent]") {
+  Bench bench;
+  bench.Head(GroupWithFolder(0, {0, 1}, true));
+  REQUIRE(bench.All<PrepareWorkDir>().size() == 1);
+  CHECK(bench.All<PrepareWorkDir>()[0].job == kJob);
+  CHECK(bench.All<PrepareWorkDir>()[0].digest == std::string(64, 'd'));
+  CHECK_FALSE(bench.Has<CheckPort>());
+  CHECK_FALSE(bench.Has<SpawnShim>());
+  SECTION("it comes") {
+    bench.On(WorkDirPrepared{kJob, absl::OkStatus()});
+    REQUIRE(bench.All<CheckPort>().size() == 1);
+    CHECK(bench.All<CheckPort>()[0].port == 20000);
+    CHECK_FALSE(bench.Has<SpawnShim>());
+    bench.On(PortChecked{bench.All<CheckPort>()[0].key, true});
+    CHECK(bench.Has<SpawnShim>());
+    bench.ShimHello();
+    REQUIRE(bench.ToShim(local::AgentToShim::kStart).size() == 1);
+    CHECK(bench.ToShim(local::AgentToShim::kStart)[0].start().ranks_size() == 2);
+    // The next attempt goes on in the same folder.
+    bench.Head(GroupWithFolder(1, {0, 1}));
+    CHECK_FALSE(bench.Has<PrepareWorkDir>());
+    CHECK(bench.ToShim(local::AgentToShim::kStart).size() == 1);
+  }
+  SECTION("it cannot be had") {
+    bench.On(WorkDirPrepared{kJob, absl::NotFoundError("the head does not have it")});
+    CHECK_FALSE(bench.Has<SpawnShim>());
+    CHECK_FALSE(bench.Has<CheckPort>());
+    const auto changes = bench.ToHead<link::RankChanged>();
+    REQUIRE(changes.size() == 2);
+    for (const link::RankChanged& change : changes) {
+      CHECK(change.facts.end.start_failed);
+      CHECK(change.facts.end.start_error == "the working directory: the head does not have it");
+    }
+    // The next attempt asks again.
+    bench.Head(GroupWithFolder(1, {0, 1}));
+    CHECK(bench.All<PrepareWorkDir>().size() == 1);
+  }
+  SECTION("the job is stopped meanwhile") {
+    bench.Head(link::StopGroup{kJob, 0, Duration(0), "cancelled"});
+    CHECK(bench.ToHead<link::RankChanged>().size() == 2);
+    bench.On(WorkDirPrepared{kJob, absl::OkStatus()});
+    CHECK_FALSE(bench.Has<SpawnShim>());
+  }
+  SECTION("the job is forgotten meanwhile") {
+    bench.Head(link::StopGroup{kJob, 0, Duration(0), "cancelled"});
+    bench.Head(link::ForgetRanks{kJob, 0});
+    bench.Head(link::ForgetJob{kJob});
+    bench.On(WorkDirPrepared{kJob, absl::OkStatus()});
+    CHECK(bench.effects.empty());
+  }
+  SECTION("another attempt comes meanwhile") {
+    bench.Head(GroupWithFolder(1, {2}));
+    CHECK_FALSE(bench.Has<PrepareWorkDir>());
+    bench.On(WorkDirPrepared{kJob, absl::OkStatus()});
+    CHECK(bench.All<CheckPort>().size() == 1);
+    CHECK(bench.Has<SpawnShim>());
+  }
+}
+
 TEST_CASE("a shim that cannot be spawned fails the start with its sentence", "[agent]") {
   Bench bench;
   bench.Head(Group(0, {0}));
