@@ -87,8 +87,12 @@ std::optional<RunningDaemon> ReadDaemon(const fs::path& run_dir, bool is_head) {
   daemon.node_id = number_of("node_id");
   daemon.node_name = text_of("node_name");
   daemon.version = text_of("version");
-  const auto insecure = json.find("insecure");
-  daemon.insecure = insecure != json.end() && insecure->is_boolean() && insecure->get<bool>();
+  const auto truth_of = [&](const char* key) {
+    const auto it = json.find(key);
+    return it != json.end() && it->is_boolean() && it->get<bool>();
+  };
+  daemon.insecure = truth_of("insecure");
+  daemon.is_private = truth_of("private");
   if (daemon.pid <= 0 || ProcessStartTicks(daemon.pid) != daemon.start_ticks) {
     return std::nullopt;
   }
@@ -139,7 +143,7 @@ absl::StatusOr<Chosen> ChooseHead(const EndpointSettings& settings, const Surrou
   for (const RunningDaemon& daemon : around.daemons) {
     const bool known = std::any_of(candidates.begin(), candidates.end(),
                                    [&](const RunningDaemon* other) { return Means(daemon.address, *other); });
-    if (!known) {
+    if (!known && !daemon.is_private) {
       candidates.push_back(&daemon);
     }
   }

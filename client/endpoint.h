@@ -34,6 +34,7 @@ struct RunningDaemon {
   std::string node_name;
   std::string version;
   bool insecure = false;
+  bool is_private = false;  // Serves one process; nobody else means it without naming it.
 };
 
 // What a person gave, by flag or environment. Read once, in main().

@@ -38,6 +38,7 @@ int AgentMain(int argc, char** argv) {
   app.add_flag("--insecure", options.insecure, "Plain text, for a head on loopback");
   app.add_option("--shim", options.shim_program, "Path of rayctl-shim")->required();
   app.add_option("--ready-fd", options.ready_fd, "Where to say that it is ready");
+  app.add_option("--client-fd", options.client_fd, "A pidfd: everything ends when that process has");
   try {
     // The verb comes along when main() hands over its own arguments.
     const bool with_verb = argc > 1 && std::string(argv[1]) == "agent";

@@ -31,6 +31,7 @@ int HeadMain(int argc, char** argv) {
   app.add_option("--dashboard-port", options.dashboard_port, "Port of the page; 0 picks one");
   app.add_flag("--insecure", options.insecure, "Plain text on loopback, everybody is an admin");
   app.add_option("--ready-fd", options.ready_fd, "Where to say that it is ready");
+  app.add_option("--client-fd", options.client_fd, "A pidfd: everything ends when that process has");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

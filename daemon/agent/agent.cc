@@ -173,7 +173,7 @@ class Agent::Impl {
     if (link_ == Link::kRegistered && !exit_by_) {
       Send(link::Goodbye{stop.why});
     }
-    BeginLeaving(stop.why);
+    BeginLeaving(stop.why, stop.at_once ? Duration(0) : config_.stop_grace);
   }
 
   void TakeRegistered(Incarnation incarnation, const link::Registered& registered) {
@@ -199,7 +199,7 @@ class Agent::Impl {
   void Obey(const link::OpenOutput& open) { out_.push_back(OutputWanted{open}); }
   void Obey(const link::CloseOutput& close) { out_.push_back(OutputUnwanted{close.transfer}); }
   void Obey(const link::HeartbeatHeard&) {}  // That it came is all that it says.
-  void Obey(const link::LeaveCluster& leave) { BeginLeaving(leave.why); }
+  void Obey(const link::LeaveCluster& leave) { BeginLeaving(leave.why, config_.stop_grace); }
 
   // ---- The link.
   void Connect() {
@@ -238,13 +238,13 @@ class Agent::Impl {
   }
 
   // ---- The end.
-  void BeginLeaving(const std::string& why) {
-    if (exit_by_) {
+  void BeginLeaving(const std::string& why, Duration grace) {
+    if (exit_by_ && grace > Duration(0)) {
       return;
     }
     leave_why_ = why;
     exit_by_ = now_.steady + config_.stop_deadline;
-    jobs_.Leave(config_.stop_grace, why, now_);
+    jobs_.Leave(grace, why, now_);
     if (link_ == Link::kScanning || link_ == Link::kWaiting) {
       link_ = Link::kLeft;
       link_deadline_.reset();

@@ -72,7 +72,8 @@ struct WorkDirPrepared {
 struct Tick {};
 struct Stop {
   std::string why;
-};  // `rayctl stop`, SIGINT: say goodbye, end every rank, then Exit.
+  bool at_once = false;  // No grace for the ranks: whom they worked for is gone.
+};                       // `rayctl stop`, SIGINT: say goodbye, end every rank, then Exit.
 
 using Event = std::variant<ShimFound, ShimsScanned, HeadConnected, HeadClosed, HeadMessage, ShimMessage, ShimClosed,
                            PortChecked, WorkDirPrepared, Tick, Stop>;

@@ -26,9 +26,11 @@
 #include "daemon/agent/identity_store.h"
 #include "daemon/agent/job_folders.h"
 #include "daemon/agent/output_sender.h"
+#include "daemon/agent/private_cluster.h"
 #include "daemon/agent/runtime_files.h"
 #include "daemon/agent/shim_link.h"
 #include "daemon/agent/working_dirs.h"
+#include "daemon/net/client_watch.h"
 #include "daemon/net/kept_file.h"
 #include "daemon/net/notify.h"
 #include "fmt/format.h"
@@ -93,6 +95,10 @@ class AgentDaemon {
         deadline_(loop_),
         start_deadline_(loop_),
         kept_(loop_, advertised.path, [](const absl::Status& made) { NoteLoss(made); }),
+        client_(loop_, options.client_fd,
+                [this] {
+                  Deliver(Stop{"the program that this cluster served has ended", /*at_once=*/true});
+                }),
         cluster_(ClusterOf({options.state_dir, options.token_file, options.address, options.insecure})),
         agent_(MakeConfig(options, std::move(registration)), clock_.Read()),
         shims_(loop_, {options.state_dir, options.run_dir, options.shim_program},
@@ -238,7 +244,8 @@ class AgentDaemon {
                                          {"node_id", identity.node_id},
                                          {"node_name", identity.node_name},
                                          {"version", options_.version},
-                                         {"insecure", options_.insecure}};
+                                         {"insecure", options_.insecure},
+                                         {"private", options_.client_fd >= 0}};
     if (const absl::Status status = kept_.Keep(file.dump() + "\n"); !status.ok()) {
       FailStart(Text(status));
       return;
@@ -354,6 +361,7 @@ class AgentDaemon {
   asio::steady_timer deadline_;
   asio::steady_timer start_deadline_;
   net::KeptFile kept_;
+  net::ClientWatch client_;
   const std::string cluster_;  // Its jobs are here; another one's only after the next start.
   Agent agent_;
   ShimLink shims_;
@@ -408,8 +416,13 @@ int RunAgent(const AgentOptions& options) {
   if (!registration.ok()) {
     return refuse(registration.status());
   }
-  AgentDaemon daemon(options, *std::move(registration), ready, advertised);
-  return daemon.Run();
+  if (options.client_fd < 0) {
+    return AgentDaemon(options, *std::move(registration), ready, advertised).Run();
+  }
+  const UniqueFd head = HeadBeside(options.run_dir);
+  const int code = AgentDaemon(options, *std::move(registration), ready, advertised).Run();
+  RemovePrivateCluster(head, options.state_dir, options.run_dir);
+  return code;
 }
 
 }  // namespace rayctl::agent

@@ -25,6 +25,9 @@ struct AgentOptions {
   // that what stands in the way is known.
   Duration start_timeout = std::chrono::seconds(8);
   int ready_fd = -1;
+  // A pidfd of the process that this cluster serves alone, with its head on this machine; -1: it serves its user. When
+  // the process has ended every rank is killed, and the state folder and the runtime folder are removed.
+  int client_fd = -1;
   std::string notify_socket;  // Of a service manager that wants to know the same; empty: none.
 };
 

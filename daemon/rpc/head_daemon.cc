@@ -32,6 +32,7 @@
 #include "client/channel.h"
 #include "client/endpoint.h"
 #include "client/token.h"
+#include "daemon/net/client_watch.h"
 #include "daemon/net/kept_file.h"
 #include "daemon/net/notify.h"
 #include "daemon/net/port_owner.h"
@@ -294,6 +295,10 @@ class HeadDaemon {
     signals_.add(SIGTERM);
     signals_.add(SIGINT);
     AwaitSignal();
+    client_.emplace(io_, options_.client_fd, [this] {
+      spdlog::info("ending: the program that this cluster served has ended");
+      End();
+    });
     return absl::OkStatus();
   }
 
@@ -319,7 +324,8 @@ class HeadDaemon {
                                        {"node_id", 0},
                                        {"node_name", ""},
                                        {"version", options_.version},
-                                       {"insecure", options_.insecure}};
+                                       {"insecure", options_.insecure},
+                                       {"private", options_.client_fd >= 0}};
     if (absl::Status written = kept_.Keep(about.dump() + "\n"); !written.ok()) {
       return written;
     }
@@ -449,6 +455,7 @@ class HeadDaemon {
   asio::signal_set signals_{io_};
   asio::steady_timer leave_timer_{io_};
   net::KeptFile kept_{io_, AboutPath(), [](const absl::Status& made) { NoteLoss(made); }};
+  std::optional<net::ClientWatch> client_;
   std::unique_ptr<store::Store> store_;
   std::optional<Authority> authority_;
   Identity identity_;

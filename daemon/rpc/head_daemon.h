@@ -14,6 +14,7 @@ struct HeadOptions {
   std::string dashboard_host = "127.0.0.1";  // Loopback.
   std::uint16_t dashboard_port = 8265;       // 0 picks one.
   bool insecure = false;
+  int client_fd = -1;         // A pidfd of the process that this cluster serves alone; -1: it serves its user.
   int ready_fd = -1;          // Where one JSON line says that the head is ready, or why not.
   std::string notify_socket;  // Of a service manager that wants to know the same; empty: none.
   std::string version = "0.1.0";

@@ -123,6 +123,22 @@ TEST_CASE("of several heads here one must be named, or be the current one", "[en
   CHECK(machine.Find()->state_dir == "/state/a");
 }
 
+TEST_CASE("a private cluster is nobody's unless it is named", "[endpoint]") {
+  Machine machine;
+  RunningDaemon other = HeadHere();
+  other.address = "127.0.0.1:7002";
+  other.local_address = "127.0.0.1:7002";
+  other.state_dir = "/state/private";
+  other.is_private = true;
+  machine.settings.token = NewToken();
+  machine.daemons = {other};
+  CHECK(absl::IsUnavailable(machine.Find().status()));
+  machine.daemons = {other, HeadHere()};
+  CHECK(machine.Find()->state_dir == "/state/a");
+  machine.settings.address = "127.0.0.1:7002";
+  CHECK(machine.Find()->state_dir == "/state/private");
+}
+
 TEST_CASE("an agent here names its head, and counts not beside that head", "[endpoint]") {
   Machine machine;
   const RunningDaemon agent{.address = "10.0.0.5:7000", .state_dir = "/state/agent"};

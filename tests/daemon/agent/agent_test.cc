@@ -605,6 +605,21 @@ TEST_CASE("a stopped node says goodbye, ends its ranks, releases its shims and e
   }
 }
 
+TEST_CASE("a node whose client is gone gives no grace, also when it was stopping with some", "[agent]") {
+  Bench bench;
+  bench.Run(0, {0});
+  if (GENERATE(false, true)) {
+    bench.On(Stop{"stop"});
+    REQUIRE(bench.ToShim(local::AgentToShim::kStop).size() == 1);
+    CHECK(bench.ToShim(local::AgentToShim::kStop)[0].stop().grace_millis() > 0);
+  }
+  bench.On(Stop{"its client is gone", /*at_once=*/true});
+  REQUIRE(bench.ToShim(local::AgentToShim::kStop).size() == 1);
+  CHECK(bench.ToShim(local::AgentToShim::kStop)[0].stop().grace_millis() == 0);
+  bench.On(Stop{"stop"});  // Too late to be polite.
+  CHECK(bench.ToShim(local::AgentToShim::kStop).empty());
+}
+
 TEST_CASE("a node that runs nothing stops at once", "[agent]") {
   Bench bench;
   bench.On(Stop{"stop"});
