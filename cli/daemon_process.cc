@@ -28,7 +28,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kReadyDeadline{60};
 constexpr std::chrono::seconds kEndPatience{10};
-constexpr int kReadyFd = 3;  // In the daemon.
+constexpr int kReadyFd = 3;  // In the daemon, as the next one.
+constexpr int kClientFd = 4;
 constexpr std::size_t kReadyLineMax = 64 * 1024;
 constexpr std::size_t kLogTailBytes = 2048;
 constexpr std::size_t kLogTailLines = 8;
@@ -77,11 +78,14 @@ std::string LogTail(const std::string& path, std::size_t from) {
 }
 
 absl::StatusOr<DaemonProcess> Spawn(const std::string& verb, const std::vector<std::string>& arguments,
-                                    const std::string& log_path, int ready_write_fd) {
+                                    const std::string& log_path, int ready_write_fd, int client_fd) {
   const std::string program = OwnPath();
   std::vector<std::string> words{program, verb};
   words.insert(words.end(), arguments.begin(), arguments.end());
   words.insert(words.end(), {"--ready-fd", std::to_string(kReadyFd)});
+  if (client_fd >= 0) {
+    words.insert(words.end(), {"--client-fd", std::to_string(kClientFd)});
+  }
   std::vector<char*> argv;
   for (std::string& word : words) {
     argv.push_back(word.data());
@@ -94,7 +98,10 @@ absl::StatusOr<DaemonProcess> Spawn(const std::string& verb, const std::vector<s
                                      0600);
   ::posix_spawn_file_actions_adddup2(&settings.actions, STDOUT_FILENO, STDERR_FILENO);
   ::posix_spawn_file_actions_adddup2(&settings.actions, ready_write_fd, kReadyFd);
-  ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, kReadyFd + 1);
+  if (client_fd >= 0) {
+    ::posix_spawn_file_actions_adddup2(&settings.actions, client_fd, kClientFd);
+  }
+  ::posix_spawn_file_actions_addclosefrom_np(&settings.actions, client_fd >= 0 ? kClientFd + 1 : kReadyFd + 1);
   // Holds no folder of the caller's busy.
   ::posix_spawn_file_actions_addchdir_np(&settings.actions, "/");
   sigset_t none;
@@ -211,24 +218,26 @@ absl::StatusOr<Ready> ParseReady(std::string_view line) {
 }
 
 absl::StatusOr<DaemonProcess> StartDaemon(const std::string& verb, std::vector<std::string> arguments,
-                                          const std::string& log_path, int interrupt_fd) {
+                                          const std::string& log_path, const StartFds& fds) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return absl::InternalError(fmt::format("making a pipe: {}", std::strerror(errno)));
   }
   const UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
-  if (write_end.get() == kReadyFd) {
-    // dup2 onto itself would keep close-on-exec.
-    write_end.Reset(::fcntl(write_end.get(), F_DUPFD_CLOEXEC, kReadyFd + 1));
+  // Above what they become in the daemon: dup2 onto itself would keep close-on-exec, and one could hide the other.
+  write_end.Reset(::fcntl(write_end.get(), F_DUPFD_CLOEXEC, kClientFd + 1));
+  const UniqueFd client(fds.client_fd < 0 ? -1 : ::fcntl(fds.client_fd, F_DUPFD_CLOEXEC, kClientFd + 1));
+  if (!write_end.valid() || (fds.client_fd >= 0 && !client.valid())) {
+    return absl::InternalError(fmt::format("starting the {}: {}", verb, std::strerror(errno)));
   }
   const std::size_t log_size = FileSize(log_path);
-  absl::StatusOr<DaemonProcess> process = Spawn(verb, arguments, log_path, write_end.get());
+  absl::StatusOr<DaemonProcess> process = Spawn(verb, arguments, log_path, write_end.get(), client.get());
   if (!process.ok()) {
     return process.status();
   }
   write_end.Reset();
-  const absl::StatusOr<std::string> line = ReadReadyLine(read_end.get(), process->pidfd.get(), interrupt_fd);
+  const absl::StatusOr<std::string> line = ReadReadyLine(read_end.get(), process->pidfd.get(), fds.interrupt_fd);
   if (!line.ok()) {
     EndProcess(process->pidfd.get(), SIGINT, kEndPatience);
     return absl::Status(line.status().code(),

@@ -30,10 +30,15 @@ struct DaemonProcess {
   Ready ready;
 };
 
+struct StartFds {
+  int interrupt_fd = -1;  // Readable: the start is not wanted any more.
+  int client_fd = -1;     // A pidfd of the process that the daemon serves alone; -1: it serves its user.
+};
+
 // CANCELLED: `interrupt_fd` became readable; the daemon is ended again. DEADLINE_EXCEEDED: it was not ready in time.
 // Otherwise what the daemon itself said, or the last lines of its log when it died without a word.
 absl::StatusOr<DaemonProcess> StartDaemon(const std::string& verb, std::vector<std::string> arguments,
-                                          const std::string& log_path, int interrupt_fd);
+                                          const std::string& log_path, const StartFds& fds);
 
 // Ends a process that `pidfd` names: `first_signal`, SIGKILL after `patience`; waits for it.
 void EndProcess(int pidfd, int first_signal, std::chrono::milliseconds patience);

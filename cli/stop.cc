@@ -214,7 +214,13 @@ std::string Words(const client::RunningDaemon& daemon) {
 
 }  // namespace
 
-int StopDaemons(const client::EndpointSettings& settings, const std::function<bool(const std::string&)>& chosen) {
+int StopDaemons(const client::EndpointSettings& settings, const std::function<bool(const std::string&)>& chosen,
+                Say say) {
+  const auto tell = [say](const std::string& line) {
+    if (say == Say::kAll) {
+      Answer(line);
+    }
+  };
   std::vector<Target> targets = FindTargets(settings, chosen);
   const auto head = [](const Target& target) { return target.daemon.is_head; };
   const auto any = [](const Target&) { return true; };
@@ -232,7 +238,7 @@ int StopDaemons(const client::EndpointSettings& settings, const std::function<bo
   int code = kExitDone;
   for (const Target& target : targets) {
     if (target.gone) {
-      Answer(fmt::format("stopped {}\n", Printable(Words(target.daemon))));
+      tell(fmt::format("stopped {}\n", Printable(Words(target.daemon))));
     } else {
       Remark(fmt::format("{} does not end, not even by SIGKILL", Words(target.daemon)));
       code = kExitRefused;
@@ -259,11 +265,10 @@ int StopDaemons(const client::EndpointSettings& settings, const std::function<bo
   }
   ::rmdir(settings.runtime_root.c_str());  // Stays while another node has a folder there.
   if (!shims.empty()) {
-    Answer(
-        fmt::format("stopped the ranks of {} job{} that had no agent\n", shims.size(), shims.size() == 1 ? "" : "s"));
+    tell(fmt::format("stopped the ranks of {} job{} that had no agent\n", shims.size(), shims.size() == 1 ? "" : "s"));
   }
   if (targets.empty() && shims.empty()) {
-    Answer("nothing to stop\n");
+    tell("nothing to stop\n");
   }
   return code;
 }

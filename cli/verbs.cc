@@ -16,11 +16,12 @@ struct Verb {
   int (*run)(const Arguments&);
 };
 
-constexpr std::array<Verb, 14> kVerbs{{
+constexpr std::array<Verb, 15> kVerbs{{
     {"start", "Start a head on this machine, or join this machine to a cluster", RunStart},
     {"stop", "Stop everything that this user started on this machine", RunStop},
     {"status", "Show nodes, resources and jobs in a few lines", RunStatus},
     {"submit", "Run a command or a job file and follow its output", RunSubmit},
+    {"run", "Run one job on a private cluster that lasts as long", RunRun},
     {"wait", "Wait until a job has ended and exit with its code", RunWait},
     {"cancel", "End a job", RunCancel},
     {"logs", "Print the output of a job", RunLogs},

@@ -8,6 +8,7 @@ namespace rayctl::cli {
 int RunStart(const Arguments& arguments);
 int RunStop(const Arguments& arguments);
 int RunStatus(const Arguments& arguments);
+int RunRun(const Arguments& arguments);
 int RunSubmit(const Arguments& arguments);
 int RunWait(const Arguments& arguments);
 int RunCancel(const Arguments& arguments);
