@@ -54,6 +54,8 @@ constexpr std::chrono::seconds kLeavePatience{2};
 // Open calls end within this, or the process goes without them.
 constexpr std::chrono::seconds kShutdownPatience{2};
 constexpr std::size_t kClusterIdBytes = 8;
+// Jobs that ended: each costs the head about 1.4 KB of memory, and its start the time to read it.
+constexpr std::size_t kFinishedJobsMax = 10'000;
 constexpr int kMallocArenas = 2;  // One loop thread and few of gRPC: more arenas only hold memory.
 constexpr char kJoinTokenName[] = "join";
 
@@ -157,8 +159,9 @@ class HeadDaemon {
     if (!cluster_id.ok()) {
       return cluster_id.status();
     }
-    auto machine = std::make_unique<head::Head>(head::HeadConfig{.version = options_.version}, *std::move(records),
-                                                *std::move(cluster_id), now);
+    auto machine = std::make_unique<head::Head>(
+        head::HeadConfig{.version = options_.version, .finished_jobs_max = kFinishedJobsMax}, *std::move(records),
+        *std::move(cluster_id), now);
     loop_ = std::make_unique<HeadLoop>(HeadLoop::Deps{io_, *clock_, *store_, std::move(machine)});
     if (options_.insecure) {
       return absl::OkStatus();
