@@ -18,6 +18,7 @@ import time
 
 import clusters
 import measure
+import recovery
 
 ROOT = clusters.ROOT
 IDLE_SECONDS = 3.0  # From ready until memory is read.
@@ -219,6 +220,7 @@ def main():
     try:
         bench.whole_systems()
         bench.calls()
+        recovery.run(bench)
         bench.finish()
     finally:
         bench.clear_up()
