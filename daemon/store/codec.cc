@@ -18,7 +18,15 @@ WallTime FromNanos(std::int64_t nanos) { return WallTime{Duration{nanos}}; }
 std::int64_t Millis(Duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
 }
-Duration FromMillis(std::int64_t millis) { return std::chrono::milliseconds(millis); }
+// A span, if it is one that a Duration can hold; what was written always is.
+bool TakeMillis(std::int64_t millis, Duration* out) {
+  constexpr std::int64_t kMillisMax = std::chrono::duration_cast<std::chrono::milliseconds>(Duration::max()).count();
+  if (millis < -kMillisMax || millis > kMillisMax) {
+    return false;
+  }
+  *out = std::chrono::milliseconds(millis);
+  return true;
+}
 
 // An enum's number, if it lies in [low, high]; everything on disk that does not is damage.
 template <class Enum>
@@ -230,15 +238,14 @@ bool TakeSpec(const pb::JobSpecRecord& in, JobSpec* out) {
   if (in.has_seed()) {
     out->seed = in.seed();
   }
-  out->timeout = FromMillis(in.timeout_millis());
-  out->agent_grace = FromMillis(in.agent_grace_millis());
-  out->grace_period = FromMillis(in.grace_period_millis());
-  out->head_grace = FromMillis(in.head_grace_millis());
   out->num_to_keep = in.num_to_keep();
   out->checkpoint_score_attribute = in.checkpoint_score_attribute();
   out->checkpoint_score_order = in.checkpoint_score_order();
   out->working_dir = in.working_dir();
-  return TakeEnum(in.placement_strategy(), PlacementStrategy::kPack, PlacementStrategy::kStrictSpread,
+  return TakeMillis(in.timeout_millis(), &out->timeout) && TakeMillis(in.agent_grace_millis(), &out->agent_grace) &&
+         TakeMillis(in.grace_period_millis(), &out->grace_period) &&
+         TakeMillis(in.head_grace_millis(), &out->head_grace) &&
+         TakeEnum(in.placement_strategy(), PlacementStrategy::kPack, PlacementStrategy::kStrictSpread,
                   &out->placement_strategy) &&
          TakeEnum(in.kind(), JobKind::kCommand, JobKind::kTune, &out->kind);
 }

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <limits>
 
 #include "tests/worker/shim_driver.h"
 
@@ -100,6 +101,23 @@ TEST_CASE("stop asks with SIGTERM and takes with SIGKILL after the grace", "[shi
   d.On(Exited{{0, 0, 1}, 0, SIGKILL});
   CHECK(stop(0).empty());  // Nothing runs: harmless.
   CHECK(d.shim.NextDeadline() == std::nullopt);
+}
+
+TEST_CASE("a grace that no clock can count is one that does not end", "[shim]") {
+  Driver d;
+  d.Hello();
+  d.Start({0});
+  d.On(Spawned{{0, 0, 0}, 100, 5});
+  const std::uint64_t for_ever = std::numeric_limits<std::uint64_t>::max();
+  CHECK(d.Agent([&](auto& m) { m.mutable_stop()->set_grace_millis(for_ever); }) == Words{"kill 0 15"});
+  CHECK(d.shim.NextDeadline() > d.Time().steady + std::chrono::hours(24 * 365));
+  d.Agent([&](auto& m) {
+    m.mutable_hello()->set_protocol(1);
+    m.mutable_hello()->set_agent_grace_millis(for_ever);
+  });
+  d.On(AgentClosed{});
+  CHECK(d.After(24h).empty());  // Neither killed nor ended.
+  CHECK(d.shim.AnyRankAlive());
 }
 
 TEST_CASE("ranks of an older attempt can still be stopped", "[shim]") {

@@ -176,7 +176,7 @@ void Shim::Impl::Hello(const local::AgentHello& hello) {
     return;
   }
   if (hello.agent_grace_millis() > 0) {
-    config_.agent_grace = std::chrono::milliseconds(hello.agent_grace_millis());
+    config_.agent_grace = SpanOf(hello.agent_grace_millis());
   }
   Acknowledge(hello.replay_after());
   local::ShimToAgent answer;
@@ -248,7 +248,7 @@ void Shim::Impl::Stop(const local::RankId& id, const local::StopRanks& stop) {
       Signal(*rank, SIGKILL);
       continue;
     }
-    const SteadyTime deadline = now_.steady + std::chrono::milliseconds(stop.grace_millis());
+    const SteadyTime deadline = now_.steady + SpanOf(stop.grace_millis());
     rank->kill_at = rank->kill_at ? std::min(*rank->kill_at, deadline) : deadline;
     if (rank->last_signal == 0) {
       Signal(*rank, SIGTERM);

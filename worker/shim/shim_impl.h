@@ -19,6 +19,12 @@ inline constexpr std::size_t kBroadcastBytesMax = 1 << 20;
 inline constexpr std::size_t kBroadcastsKept = 64;
 inline constexpr std::size_t kDecisionsKept = 64;
 
+// A span that a message asks for, no longer than a clock can count on from now.
+inline constexpr std::uint64_t kSpanMillisMax = 10ULL * 365 * 24 * 60 * 60 * 1000;
+inline Duration SpanOf(std::uint64_t millis) {
+  return std::chrono::milliseconds(millis < kSpanMillisMax ? millis : kSpanMillisMax);
+}
+
 struct SpooledReport {
   std::uint64_t number = 0;
   std::uint64_t bytes = 0;

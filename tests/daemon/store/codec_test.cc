@@ -1,12 +1,16 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <limits>
 
 #include "daemon/store/store.h"
+#include "journal.pb.h"
 #include "tests/daemon/store/sample_records.h"
 
 namespace rayctl::store {
 namespace {
+
+namespace pb = ::rayctl::journal::v1;
 
 std::string Hex(std::string_view bytes) {
   std::string text;
@@ -62,6 +66,19 @@ TEST_CASE("the bytes of records are frozen", "[store][golden]") {
         "0210011a03108827200328d209323b08031009180120012a186578656320747261696e3a206e6f20737563682066696c6530"
         "01380140014a05626f6f6d0a50959a97ece39fe7cb175801380118a19c01220831302e302e302e312801588180a8b1e39fe7"
         "cb17608280a8b1e39fe7cb17688380a8b1e39fe7cb1772056c6173740a7800800104880108");
+}
+
+TEST_CASE("spans that no clock can count are damage", "[store]") {
+  for (const std::int64_t millis :
+       {std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()}) {
+    for (const auto set : {&pb::JobSpecRecord::set_timeout_millis, &pb::JobSpecRecord::set_agent_grace_millis,
+                           &pb::JobSpecRecord::set_grace_period_millis, &pb::JobSpecRecord::set_head_grace_millis}) {
+      pb::JobRecord record;
+      REQUIRE(record.ParseFromString(Encode(SampleJob())));
+      (record.mutable_spec()->*set)(millis);
+      CHECK(Decode(head::RecordKind::kJob, record.SerializeAsString()).status().code() == absl::StatusCode::kDataLoss);
+    }
+  }
 }
 
 TEST_CASE("bytes that are no record are told apart", "[store]") {
