@@ -170,7 +170,7 @@ class Soak:
         for job in jobs:
             self.counts[f"jobs {job['state']}"] += 1
             if job["state"] == "FAILED" or (job["state"] == "CANCELLED" and job["id"] not in self.cancelled):
-                yield f"job {job['job_id']} ended {job['state']}: {job['message']}"
+                yield f"job {job['id']} ended {job['state']}: {job['message']}"
         for who, now in self.descriptors().items():
             print(f"descriptors of {who}: {descriptors_before.get(who)} before, {now} after")
             if now > descriptors_before.get(who, 0) + FDS_MORE_MAX:
@@ -180,7 +180,7 @@ class Soak:
             for folder in job_cgroups(state):
                 yield f"cgroup {folder} is left"
             folder = os.path.join(state, "jobs")
-            for job in os.listdir(folder) if os.path.isdir(folder) else ():
+            for job in filter(str.isdigit, os.listdir(folder) if os.path.isdir(folder) else ()):
                 for name in os.listdir(os.path.join(folder, job)):
                     if name == "shim.state":
                         yield f"{folder}/{job}/{name} is left"
