@@ -29,6 +29,21 @@ class Kills(ClusterTest):
         described = self.finish(job)
         self.assertEqual((described["state"], described["attempt"], described["failures"]), ("SUCCEEDED", 1, 1))
 
+    def test_a_killed_rank_whose_children_had_to_be_ended_costs_one_attempt(self):
+        for ranks in (1, 2):
+            script = "sleep 1000 & " + self.gated("kill $!; exit 0", ranks=ranks)
+            job = self.cluster.submit("--num-workers", ranks, "--max-failures", "9", "--", "sh", "-c", script)
+            for attempt in range(2):
+                said = self.ranks_run(job, ranks)
+                self.assertEqual({number for _, number in said.values()}, {attempt})
+                os.kill(said[0][0], signal.SIGKILL)
+            said = self.ranks_run(job, ranks)
+            for rank in range(ranks):
+                self.steps.go(str(rank))
+            self.cluster.ok("wait", job)
+            described = self.cluster.job(job)
+            self.assertEqual((described["state"], described["attempt"], described["failures"]), ("SUCCEEDED", 2, 2))
+
     def test_a_killed_rank_without_failures_left_fails_the_job_with_its_signal(self):
         job, ranks = self.begin()
         os.kill(ranks[2][0], signal.SIGKILL)

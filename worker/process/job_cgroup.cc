@@ -15,6 +15,7 @@ namespace {
 constexpr mode_t kCgroupMode = 0755;
 // In v1 a thread that moves itself takes no lock of the whole machine; a write to cgroup.procs takes 10 ms.
 constexpr std::string_view kTasksFile = "/tasks";
+constexpr std::string_view kProcsFile = "/cgroup.procs";
 
 absl::Status MakeFolder(const std::string& folder) {
   if (::mkdir(folder.c_str(), kCgroupMode) < 0 && errno != EEXIST) {
@@ -99,11 +100,22 @@ absl::StatusOr<std::string> JobCgroup::MakeRank(const std::string& rank, std::ui
 }
 
 absl::StatusOr<JobCgroup::Place> JobCgroup::Enter(const std::string& rank, const Limits& limits) {
+  if (!made_ || killed_) {
+    // One that was left behind counts as killed: whoever left it may have ended what was in it so.
+    const bool stays = !unified_.empty() && ::access(unified_.c_str(), F_OK) == 0 && !RemoveCgroup(unified_).ok();
+    killed_ = stays;
+    made_ = false;
+  }
   if (absl::Status made = MakeJob(limits); !made.ok()) {
     return made;
   }
   Place place;
-  place.clone_into = unified_;
+  if (killed_) {
+    // Somebody is still in it, so it is not to be had anew; whoever walks in lives.
+    place.task_files.push_back(unified_ + std::string(kProcsFile));
+  } else {
+    place.clone_into = unified_;
+  }
   for (const std::string& folder : {pids_, freezer_}) {
     if (!folder.empty()) {
       place.task_files.push_back(folder + std::string(kTasksFile));
@@ -117,7 +129,12 @@ absl::StatusOr<JobCgroup::Place> JobCgroup::Enter(const std::string& rank, const
     return folder.status();
   }
   if (parents_.unified_memory) {
-    place.clone_into = *folder;
+    place = Place{.clone_into = *folder, .task_files = {}};  // New, whatever befell the one above it.
+    for (const std::string& tasks : {pids_, freezer_}) {
+      if (!tasks.empty()) {
+        place.task_files.push_back(tasks + std::string(kTasksFile));
+      }
+    }
   } else {
     place.task_files.push_back(*folder + std::string(kTasksFile));
   }
@@ -159,6 +176,7 @@ bool JobCgroup::KillAll() {
     return true;
   }
   KillCgroup(folders.front());
+  killed_ = !unified_.empty();
   return CgroupProcesses(folders.front()).empty();
 }
 

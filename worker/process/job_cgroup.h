@@ -29,7 +29,7 @@ class JobCgroup {
   // Where the process of a rank has to begin.
   struct Place {
     std::string clone_into;               // v2; empty: nowhere.
-    std::vector<std::string> task_files;  // v1: the child writes "0" into these.
+    std::vector<std::string> task_files;  // Mostly v1: the child writes "0" into these.
   };
   absl::StatusOr<Place> Enter(const std::string& rank, const Limits& limits);
 
@@ -64,6 +64,9 @@ class JobCgroup {
   std::string pids_;
   std::string freezer_;
   bool made_ = false;
+  // By cgroup.kill, since it was made. Newer kernels (seen with 6.18) kill at birth whoever is cloned into such a
+  // cgroup: they compare how often it and the parent's were killed. So it is made anew before the next rank.
+  bool killed_ = false;
   bool made_memory_ = false;
   std::uint64_t pids_max_ = 0;
   std::map<std::string, Rank> ranks_;
