@@ -170,7 +170,7 @@ class Soak:
         for job in jobs:
             self.counts[f"jobs {job['state']}"] += 1
             if job["state"] == "FAILED" or (job["state"] == "CANCELLED" and job["id"] not in self.cancelled):
-                yield f"job {job['id']} ended {job['state']}: {job['message']}"
+                yield f"job {job['id']} ended {job['state']}: {json.dumps(self.cluster.job(job['id']))}"
         for who, now in self.descriptors().items():
             print(f"descriptors of {who}: {descriptors_before.get(who)} before, {now} after")
             if now > descriptors_before.get(who, 0) + FDS_MORE_MAX:
