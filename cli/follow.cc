@@ -1,6 +1,7 @@
 #include "cli/follow.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/util/time_util.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,14 +45,8 @@ bool ManyRanks(const v1::Job& job) {
 bool OutputPrinter::Print(const v1::JobOutput& output) {
   const Key key{output.attempt(), output.rank(), static_cast<int>(output.stream())};
   Source& source = sources_[key];
+  source.next_offset = output.next_offset();
   std::string_view data = output.data();
-  const std::uint64_t again = std::min<std::uint64_t>(source.taken - source.position, data.size());
-  data.remove_prefix(again);
-  source.position += again + data.size();
-  source.taken = std::max(source.taken, source.position);
-  if (data.empty()) {
-    return true;
-  }
   if (!prefixed_) {
     return sink_(output.stream(), data);
   }
@@ -74,10 +69,18 @@ bool OutputPrinter::PrintLine(const Key& key, std::string_view line) {
                fmt::format("[rank {}] {}{}", key.rank, line, line.ends_with('\n') ? "" : "\n"));
 }
 
-void OutputPrinter::Rewind() {
-  for (auto& [key, source] : sources_) {
-    source.position = 0;
+std::vector<v1::OutputPosition> OutputPrinter::Positions() const {
+  std::vector<v1::OutputPosition> positions;
+  for (const auto& [key, source] : sources_) {
+    if (source.next_offset != 0) {
+      v1::OutputPosition& position = positions.emplace_back();
+      position.set_attempt(key.attempt);
+      position.set_rank(key.rank);
+      position.set_stream(static_cast<v1::OutputStream>(key.stream));
+      position.set_offset(source.next_offset);
+    }
   }
+  return positions;
 }
 
 void OutputPrinter::Flush() {
@@ -90,9 +93,8 @@ void OutputPrinter::Flush() {
 }
 
 bool OutputPrinter::Printed(std::uint32_t attempt, std::uint32_t rank) const {
-  return std::any_of(sources_.begin(), sources_.end(), [&](const auto& entry) {
-    return entry.first.attempt == attempt && entry.first.rank == rank && entry.second.taken > 0;
-  });
+  return std::any_of(sources_.begin(), sources_.end(),
+                     [&](const auto& entry) { return entry.first.attempt == attempt && entry.first.rank == rank; });
 }
 
 std::string AttemptTeller::Take(const v1::Job& job) {
@@ -130,6 +132,13 @@ absl::StatusOr<int> Follow(HeadClient& head, const v1::JobRef& job, const Follow
   if (options.attempt) {
     request.set_attempt(*options.attempt);
   }
+  if (options.since) {
+    *request.mutable_since() =
+        google::protobuf::util::TimeUtil::NanosecondsToTimestamp(options.since->time_since_epoch().count());
+  }
+  request.set_grep(options.grep);
+  request.mutable_nodes()->Add(options.nodes.begin(), options.nodes.end());
+  request.mutable_streams()->Add(options.streams.begin(), options.streams.end());
   bool read = true;
   OutputPrinter printer(
       [](v1::OutputStream stream, std::string_view bytes) {
@@ -186,7 +195,10 @@ absl::StatusOr<int> Follow(HeadClient& head, const v1::JobRef& job, const Follow
       Remark(fmt::format("the head at {} went away; the job goes on, waiting for it", head.address()));
       away = true;
     }
-    printer.Rewind();
+    request.clear_resume();
+    for (const v1::OutputPosition& position : printer.Positions()) {
+      *request.add_resume() = position;
+    }
     if (attempt_in_print) {
       request.set_attempt(*attempt_in_print);
     } else if (last) {

@@ -8,8 +8,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "rayctl/v1/job.pb.h"
 
 namespace rayctl::cli {
@@ -17,8 +19,8 @@ namespace rayctl::cli {
 class HeadClient;
 
 // Turns the output of ranks into what a person sees: with one rank byte for byte, with more `[rank N] ` before each
-// line, whole lines only, so that ranks never tear each other's lines. Bytes that come again after a reconnect are
-// dropped.
+// line, whole lines only, so that ranks never tear each other's lines. It knows where a reader goes on who has printed
+// so much.
 class OutputPrinter {
  public:
   // Writes to stdout or stderr; false once nobody reads there.
@@ -28,8 +30,8 @@ class OutputPrinter {
   void set_prefixed(bool prefixed) { prefixed_ = prefixed; }
   // False once nobody reads that stream.
   bool Print(const v1::JobOutput& output);
-  // The stream is read from its beginning again: what was printed of it already is skipped.
-  void Rewind();
+  // Where each stream of output goes on.
+  std::vector<v1::OutputPosition> Positions() const;
   // Prints lines that have no end yet.
   void Flush();
   // Whether anything of that rank was printed.
@@ -43,9 +45,8 @@ class OutputPrinter {
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Source {
-    std::uint64_t taken = 0;     // Bytes taken in all.
-    std::uint64_t position = 0;  // In the present reading; behind `taken` after a Rewind.
-    std::string line;            // The begun line; only where prefixed.
+    std::uint64_t next_offset = 0;  // 0: not told.
+    std::string line;               // The begun line; only where prefixed.
   };
   bool PrintLine(const Key& key, std::string_view line);
 
@@ -67,10 +68,14 @@ class AttemptTeller {
 };
 
 struct FollowOptions {
-  std::vector<std::uint32_t> ranks;      // Empty: all.
-  bool follow = true;                    // False: what there is now.
-  std::optional<std::uint32_t> attempt;  // Where to begin; unset: the head's choice.
-  bool quiet_at_end = false;             // `logs`: says nothing about how the job ended.
+  std::vector<std::uint32_t> ranks;       // Empty: all.
+  bool follow = true;                     // False: what there is now.
+  std::optional<std::uint32_t> attempt;   // Where to begin; unset: the head's choice.
+  bool quiet_at_end = false;              // `logs`: says nothing about how the job ended.
+  std::optional<WallTime> since;          // Only what was written from then on.
+  std::string grep;                       // RE2; empty: every line.
+  std::vector<std::string> nodes;         // Empty: all.
+  std::vector<v1::OutputStream> streams;  // Empty: both.
 };
 
 // Follows a job to its end over restarts of the head and prints its output. Gives the job's exit code, or what went

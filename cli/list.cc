@@ -2,11 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 
 #include "cli/call.h"
 #include "cli/output.h"
 #include "cli/render.h"
 #include "cli/verbs.h"
+#include "cli/watch.h"
 #include "client/json_shapes.h"
 
 namespace rayctl::cli {
@@ -14,17 +16,18 @@ namespace {
 
 constexpr std::uint64_t kJobsShown = 1000;
 
-int ListNodes(HeadClient& head, Format format) {
-  const absl::StatusOr<v1::ListNodesResponse> response = head.ListNodes();
-  if (!response.ok()) {
-    return Failed(response.status());
+absl::StatusOr<Shown> ListNodes(HeadClient& head) {
+  absl::StatusOr<v1::ListNodesResponse> asked = head.ListNodes();
+  if (!asked.ok()) {
+    return asked.status();
   }
-  format == Format::kText ? Answer(NodeTable(response->nodes()))
-                          : AnswerObject(client::ListJson("nodes", response->nodes(), client::NodeJson), format);
-  return kExitDone;
+  const auto nodes = std::make_shared<const v1::ListNodesResponse>(*std::move(asked));
+  return Shown{[nodes] { return NodeTable(nodes->nodes()); },
+               [nodes] { return client::ListJson("nodes", nodes->nodes(), client::NodeJson); },
+               {}};
 }
 
-int ListJobs(HeadClient& head, Format format, std::uint64_t limit, const std::vector<std::string>& states) {
+absl::StatusOr<Shown> ListJobs(HeadClient& head, std::uint64_t limit, const std::vector<std::string>& states) {
   v1::ListJobsRequest request;
   request.set_page_size(static_cast<std::uint32_t>(std::min(limit, kJobsShown)));
   for (const std::string& name : states) {
@@ -32,30 +35,33 @@ int ListJobs(HeadClient& head, Format format, std::uint64_t limit, const std::ve
     v1::JobState_Parse("JOB_STATE_" + name, &state);
     request.add_states(state);
   }
-  const absl::StatusOr<v1::ListJobsResponse> response = head.ListJobs(request, limit);
-  if (!response.ok()) {
-    return Failed(response.status());
+  absl::StatusOr<v1::ListJobsResponse> asked = head.ListJobs(request, limit);
+  if (!asked.ok()) {
+    return asked.status();
   }
-  format == Format::kText ? Answer(JobTable(response->jobs()))
-                          : AnswerObject(client::ListJson("jobs", response->jobs(), client::JobJson), format);
-  if (!response->next_page_token().empty()) {
-    Remark(fmt::format("these are the newest {}; --limit shows more", response->jobs_size()));
+  const auto jobs = std::make_shared<const v1::ListJobsResponse>(*std::move(asked));
+  Shown shown{[jobs] { return JobTable(jobs->jobs()); },
+              [jobs] { return client::ListJson("jobs", jobs->jobs(), client::JobJson); },
+              {}};
+  if (!jobs->next_page_token().empty()) {
+    shown.remarks.push_back(fmt::format("these are the newest {}; --limit shows more", jobs->jobs_size()));
   }
-  return kExitDone;
+  return shown;
 }
 
-int ListWorkers(HeadClient& head, Format format, const std::string& job) {
+absl::StatusOr<Shown> ListWorkers(HeadClient& head, const std::string& job) {
   v1::ListWorkersRequest request;
   if (!job.empty()) {
     *request.mutable_job() = client::ParseJobRef(job);
   }
-  const absl::StatusOr<v1::ListWorkersResponse> response = head.ListWorkers(request);
-  if (!response.ok()) {
-    return Failed(response.status());
+  absl::StatusOr<v1::ListWorkersResponse> asked = head.ListWorkers(request);
+  if (!asked.ok()) {
+    return asked.status();
   }
-  format == Format::kText ? Answer(WorkerTable(response->workers()))
-                          : AnswerObject(client::ListJson("workers", response->workers(), client::WorkerJson), format);
-  return kExitDone;
+  const auto workers = std::make_shared<const v1::ListWorkersResponse>(*std::move(asked));
+  return Shown{[workers] { return WorkerTable(workers->workers()); },
+               [workers] { return client::ListJson("workers", workers->workers(), client::WorkerJson); },
+               {}};
 }
 
 }  // namespace
@@ -66,12 +72,14 @@ const std::vector<std::string>& ListedThings() {
 }
 
 int RunList(const Arguments& arguments) {
-  CommandLine line("list", "List nodes, jobs (newest first) or workers (of jobs that have not ended).",
-                   "rayctl list jobs --state RUNNING\n  rayctl list workers --job 7 -o json");
+  CommandLine line(
+      "list", "List nodes, jobs (newest first) or workers (of jobs that have not ended).",
+      "rayctl list jobs --state RUNNING\n  rayctl list nodes --watch\n  rayctl list workers --job 7 -o json");
   static const std::vector<std::string> kStates{"QUEUED",   "STARTING",  "RUNNING", "RECOVERING", "PREEMPTED",
                                                 "STOPPING", "SUCCEEDED", "FAILED",  "CANCELLED"};
   HeadOptions options;
   Format format = Format::kText;
+  Watching watching;
   std::string what;
   std::string job;
   std::uint64_t limit = kJobsShown;
@@ -86,7 +94,8 @@ int RunList(const Arguments& arguments) {
       ->type_name("STATE")
       ->allow_extra_args(false);
   AddFormatOption(line, format);
-  if (const std::optional<int> code = line.Read(arguments)) {
+  watching.AddOption(line);
+  if (const std::optional<int> code = line.Read(Watching::Separate(arguments))) {
     return *code;
   }
   const std::vector<std::string>& things = ListedThings();
@@ -105,10 +114,12 @@ int RunList(const Arguments& arguments) {
   if (!head.ok()) {
     return Failed(head.status());
   }
-  if (what == "nodes") {
-    return ListNodes(*head, format);
-  }
-  return what == "jobs" ? ListJobs(*head, format, limit, states) : ListWorkers(*head, format, job);
+  return watching.Run(format, [&]() -> absl::StatusOr<Shown> {
+    if (what == "nodes") {
+      return ListNodes(*head);
+    }
+    return what == "jobs" ? ListJobs(*head, limit, states) : ListWorkers(*head, job);
+  });
 }
 
 }  // namespace rayctl::cli

@@ -83,6 +83,8 @@ bool AnswerObject(const nlohmann::ordered_json& value, Format format) {
   return Answer((format == Format::kYaml ? YamlText(value) : JsonText(value, NonFinite::kStrings, kJsonIndent)) + "\n");
 }
 
+bool AnswerLine(const nlohmann::ordered_json& value) { return Answer(JsonText(value, NonFinite::kStrings) + "\n"); }
+
 std::string Printable(std::string_view text) {
   std::string shown(text);
   std::replace_if(

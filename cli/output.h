@@ -30,6 +30,8 @@ bool Answer(std::string_view text);
 void Remark(std::string_view text);
 // One object, as JSON unless YAML is asked for, and a line end; NaN and infinities as strings.
 bool AnswerObject(const nlohmann::ordered_json& value, Format format);
+// The same JSON in one line, for a reader that gets one object after the other.
+bool AnswerLine(const nlohmann::ordered_json& value);
 
 // Text of others in a table or a line: control characters become '?', so that a job's name cannot steer a terminal.
 std::string Printable(std::string_view text);

@@ -8,6 +8,7 @@
 
 #include "base/json_text.h"
 #include "base/status_text.h"
+#include "base/units.h"
 #include "cli/command_line.h"
 #include "cli/pairs.h"
 #include "cli/starter.h"
@@ -94,6 +95,18 @@ int RunStart(const Arguments& arguments) {
                   "Processes and threads of one job on this node (default a quarter of the kernel's limit)")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+  line.add_option_function<std::string>(
+          "--logs-max",
+          [&options](const std::string& text) {
+            const absl::StatusOr<std::int64_t> bytes = ParseBytes(text);
+            if (!bytes.ok()) {
+              throw CLI::ValidationError("--logs-max", Text(bytes.status()));
+            }
+            options.logs_max = *bytes;
+          },
+          "Bytes that the logs of all jobs on this node may take; those of the job that ended longest ago go first "
+          "(default 10GiB, at most a tenth of the disk)")
+      ->type_name("SIZE");
   line.add_option("--state-dir", options.state_dir, "Folder of this node's state (default RAYCTL_STATE_DIR)")
       ->type_name("PATH");
   line.add_option("--token", options.token, "Join token (default RAYCTL_TOKEN)")->type_name("TOKEN");

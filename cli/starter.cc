@@ -297,6 +297,7 @@ absl::StatusOr<std::vector<std::string>> Starter::AgentArguments() {
   add("--labels", options_.labels);
   add("--node-ip-address", options_.node_ip_address);
   add("--pids-max", options_.pids_max ? fmt::format("{}", *options_.pids_max) : "");
+  add("--logs-max", options_.logs_max ? fmt::format("{}", *options_.logs_max) : "");
   if (options_.insecure) {
     arguments.emplace_back("--insecure");
   }

@@ -24,6 +24,7 @@ struct StartOptions {
   std::uint16_t dashboard_port = 8265;
   std::optional<double> num_cpus;
   std::optional<std::uint64_t> pids_max;
+  std::optional<std::int64_t> logs_max;
   std::optional<double> num_gpus;
   std::string resources;  // JSON.
   std::string labels;

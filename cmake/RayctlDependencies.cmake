@@ -17,6 +17,7 @@ find_package(yaml-cpp REQUIRED)
 find_path(RAYCTL_BOOST_INCLUDE boost/asio.hpp REQUIRED)
 
 pkg_check_modules(RAYCTL_GRPC REQUIRED grpc++ protobuf)
+pkg_check_modules(RAYCTL_RE2 REQUIRED re2)
 pkg_check_modules(RAYCTL_ABSL REQUIRED absl_status absl_statusor absl_strings)
 
 # Turns a pkg-config module list into archives where one exists, everything but the system's own libraries.
@@ -58,6 +59,15 @@ find_library(RAYCTL_LIBARCHIVE NAMES libarchive.a REQUIRED)
 add_library(rayctl_archive INTERFACE)
 add_library(rayctl::archive ALIAS rayctl_archive)
 target_link_libraries(rayctl_archive INTERFACE ${RAYCTL_LIBARCHIVE})
+
+add_library(rayctl_re2 INTERFACE)
+add_library(rayctl::re2 ALIAS rayctl_re2)
+if(RAYCTL_STATIC_GRPC)
+  rayctl_static_libraries(RAYCTL_RE2_ARCHIVES re2)
+  target_link_libraries(rayctl_re2 INTERFACE ${RAYCTL_RE2_ARCHIVES} Threads::Threads)
+else()
+  target_link_libraries(rayctl_re2 INTERFACE ${RAYCTL_RE2_LIBRARIES} Threads::Threads)
+endif()
 
 if(RAYCTL_SANITIZE MATCHES "thread")
   # Protobuf's map fields have members of their own for this sanitizer, which Debian's library, built without it, lacks.

@@ -22,6 +22,7 @@ int AgentMain(int argc, char** argv) {
   options.notify_socket = TakeNotifySocket();
   double num_cpus = 0;
   std::uint64_t pids_max = 0;
+  std::uint64_t logs_max = 0;
   CLI::App app{"The daemon of one node; `rayctl start` runs it.", "rayctl agent"};
   app.add_option("--state-dir", options.state_dir, "What outlives a restart")->required();
   app.add_option("--run-dir", options.run_dir, "Sockets and what says that it runs")->required();
@@ -35,6 +36,7 @@ int AgentMain(int argc, char** argv) {
   app.add_option("--labels", options.node.labels, "KEY=VALUE,...");
   app.add_option("--node-ip-address", options.node.node_ip_address, "Of this node, as others reach it");
   CLI::Option* const pids = app.add_option("--pids-max", pids_max, "Processes and threads of one job here");
+  CLI::Option* const logs = app.add_option("--logs-max", logs_max, "Bytes of all jobs' logs here");
   app.add_flag("--insecure", options.insecure, "Plain text, for a head on loopback");
   app.add_option("--shim", options.shim_program, "Path of rayctl-shim")->required();
   app.add_option("--ready-fd", options.ready_fd, "Where to say that it is ready");
@@ -51,6 +53,9 @@ int AgentMain(int argc, char** argv) {
   }
   if (pids->count() != 0) {
     options.pids_max = pids_max;
+  }
+  if (logs->count() != 0) {
+    options.logs_max = logs_max;
   }
   options.node.head_address = options.address;
   return agent::RunAgent(options);

@@ -53,6 +53,7 @@ class Agent::Impl {
 
   std::vector<link::RankFacts> Ranks() const { return jobs_.Unrecorded(); }
   bool registered() const { return link_ == Link::kRegistered; }
+  std::map<JobId, AttemptNumber> LiveFrom() const { return jobs_.LiveFrom(); }
 
  private:
   enum class Link {
@@ -285,5 +286,6 @@ std::vector<Effect> Agent::On(const Event& event, Now now) { return impl_->On(ev
 std::optional<SteadyTime> Agent::NextDeadline() const { return impl_->NextDeadline(); }
 std::vector<link::RankFacts> Agent::Ranks() const { return impl_->Ranks(); }
 bool Agent::registered() const { return impl_->registered(); }
+std::map<JobId, AttemptNumber> Agent::LiveFrom() const { return impl_->LiveFrom(); }
 
 }  // namespace rayctl::agent

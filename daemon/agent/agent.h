@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -143,6 +144,8 @@ class Agent {
   // Every rank known here, ended ones that the head has not yet recorded too; in key order.
   std::vector<link::RankFacts> Ranks() const;
   bool registered() const;
+  // The jobs that go on here, each with the oldest attempt that may still write. Whole once registered.
+  std::map<JobId, AttemptNumber> LiveFrom() const;
 
  private:
   class Impl;

@@ -25,6 +25,7 @@
 #include "daemon/agent/head_link.h"
 #include "daemon/agent/identity_store.h"
 #include "daemon/agent/job_folders.h"
+#include "daemon/agent/log_keeper.h"
 #include "daemon/agent/output_sender.h"
 #include "daemon/agent/private_cluster.h"
 #include "daemon/agent/runtime_files.h"
@@ -108,7 +109,9 @@ class AgentDaemon {
                options.node.is_head_node, options.insecure, cluster_},
               [this](Event event) { Deliver(std::move(event)); }),
         output_(loop_, options.state_dir, [this](const link::RankKey& key) { return IsLive(key); }),
-        working_dirs_(loop_, options.state_dir, [this](Event event) { Deliver(std::move(event)); }) {}
+        working_dirs_(loop_, options.state_dir, [this](Event event) { Deliver(std::move(event)); }),
+        logs_(loop_, options.state_dir, {.bytes_max = options.logs_max.value_or(DefaultLogBytesMax(options.state_dir))},
+              [this] { return agent_.registered() ? std::optional(agent_.LiveFrom()) : std::nullopt; }) {}
 
   int Run() {
     WaitForSignal();
@@ -120,6 +123,7 @@ class AgentDaemon {
     });
     if (const absl::Status settled = SettleFolders(); settled.ok()) {
       shims_.Scan();
+      logs_.Touch();
     } else {
       FailStart(Text(settled));
     }
@@ -289,7 +293,10 @@ class AgentDaemon {
     head_.Close(close.why);
   }
   void Carry(const SendHead& send) { head_.Send(send.message); }
-  void Carry(const SpawnShim& spawn) { shims_.Spawn(spawn); }
+  void Carry(const SpawnShim& spawn) {
+    logs_.Touch();
+    shims_.Spawn(spawn);
+  }
   void Carry(const SendShim& send) { shims_.Send(send); }
   void Carry(const RemoveShim& remove) { shims_.Remove(remove.job); }
   void Carry(const WriteFile& write) {
@@ -301,7 +308,10 @@ class AgentDaemon {
   void Carry(const OutputWanted& wanted) { output_.Open(wanted.what, head_.channel(), InsecureNode()); }
   void Carry(const PrepareWorkDir& prepare) { working_dirs_.Prepare(prepare); }
   void Carry(const OutputUnwanted& unwanted) { output_.Close(unwanted.transfer); }
-  void Carry(const OutputEnded& ended) { output_.RankEnded(ended.key); }
+  void Carry(const OutputEnded& ended) {
+    output_.RankEnded(ended.key);
+    logs_.Touch();
+  }
   void Carry(const Exit& exit) {
     spdlog::info("agent ends code={} why={}", exit.code, exit.why);
     if (exit.code != 0) {
@@ -368,6 +378,7 @@ class AgentDaemon {
   HeadLink head_;
   OutputSender output_;
   WorkingDirs working_dirs_;
+  LogKeeper logs_;
 
   std::deque<Event> events_;
   bool delivering_ = false;

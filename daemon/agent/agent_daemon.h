@@ -20,6 +20,7 @@ struct AgentOptions {
   std::string shim_program;
   NodeSettings node;
   std::optional<std::uint64_t> pids_max;  // Not given: DefaultPidsMax().
+  std::optional<std::uint64_t> logs_max;  // Bytes of all jobs' logs. Not given: DefaultLogBytesMax().
   bool insecure = false;
   // A start that has not registered by then has failed; one that adopted ranks goes on trying. Longer than one try, so
   // that what stands in the way is known.

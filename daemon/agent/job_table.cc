@@ -252,6 +252,18 @@ std::vector<link::RankFacts> JobTable::Unrecorded() const {
   return facts;
 }
 
+std::map<JobId, AttemptNumber> JobTable::LiveFrom() const {
+  std::map<JobId, AttemptNumber> live;
+  for (const auto& [id, job] : jobs_) {
+    AttemptNumber oldest = job.newest;
+    for (const auto& [index, rank] : job.ranks) {
+      oldest = rank.Ended() ? oldest : std::min(oldest, index.first);
+    }
+    live.emplace(id, oldest);
+  }
+  return live;
+}
+
 void JobTable::Changed(const RankState& rank) {
   const auto it = std::find_if(changed_.begin(), changed_.end(),
                                [&rank](const link::RankFacts& facts) { return facts.key == rank.facts.key; });

@@ -52,6 +52,8 @@ class JobTable {
   // Ranks whose facts changed since the last call, in the order of the changes; each at most once.
   std::vector<link::RankFacts> TakeChanged() { return std::exchange(changed_, {}); }
   bool Empty() const { return jobs_.empty(); }
+  // The jobs that go on, each with the oldest attempt that may still write.
+  std::map<JobId, AttemptNumber> LiveFrom() const;
 
  private:
   enum class ShimState {

@@ -8,20 +8,20 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <utility>
-#include <vector>
+#include <variant>
 
 #include "base/status_text.h"
 #include "client/channel.h"
+#include "daemon/agent/output_scan.h"
 #include "daemon/agent/rank_env.h"
 #include "daemon/rpc/translate.h"
 #include "fmt/format.h"
 #include "rayctl/v1/agent.grpc.pb.h"
 #include "spdlog/spdlog.h"
-#include "worker/process/output_reader.h"
 
 namespace rayctl::agent {
 namespace {
@@ -35,19 +35,14 @@ namespace v1 = ::rayctl::v1;
 class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputRequest>,
                                public std::enable_shared_from_this<OutputSender::Transfer> {
  public:
-  Transfer(OutputSender& sender, link::OpenOutput what, std::string folder, const JobPaths& paths,
+  Transfer(OutputSender& sender, link::OpenOutput what, OutputScan scan, std::string folder,
            std::shared_ptr<grpc::Channel> channel)
       : sender_(sender),
         gate_(sender.gate_),
         what_(std::move(what)),
+        scan_(std::move(scan)),
         folder_(std::move(folder)),
-        stub_(v1::AgentService::NewStub(std::move(channel))) {
-    for (const Rank rank : what_.ranks) {
-      const link::RankKey key{what_.job, what_.attempt, rank};
-      sources_.push_back(
-          {rank, process::OutputReader(paths.RankLog(what_.attempt, rank)), !what_.follow || !sender_.is_live_(key)});
-    }
-  }
+        stub_(v1::AgentService::NewStub(std::move(channel))) {}
 
   void Start(std::uint64_t node_id) {
     self_ = shared_from_this();
@@ -57,8 +52,9 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
     stub_->async()->SendOutput(&context_, &response_, this);
     AddHold();
     StartCall();
-    // The first message only says which transfer this is.
+    // The first message only says which transfer this is, and what cannot come of it.
     next_.set_transfer_id(what_.transfer.value);
+    next_.mutable_ranks_without_log()->Assign(scan_.ranks_without_log().begin(), scan_.ranks_without_log().end());
     Write();
   }
 
@@ -66,9 +62,7 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
   bool Concerns(const link::RankKey& key) const { return key.job == what_.job && key.attempt == what_.attempt; }
 
   void RankEnded(Rank rank) {
-    for (Source& source : sources_) {
-      source.complete = source.complete || source.rank == rank;
-    }
+    scan_.RankEnded(rank);
     Pump();
   }
 
@@ -77,45 +71,7 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
     if (writing_ || over_) {
       return;
     }
-    bool all_sent = true;
-    // In turn, so that a rank that writes much does not keep the others waiting.
-    for (std::size_t i = 0; i < sources_.size(); ++i) {
-      Source& source = sources_[turn_];
-      turn_ = (turn_ + 1) % sources_.size();
-      if (source.sent) {
-        continue;
-      }
-      absl::StatusOr<std::optional<process::OutputRun>> run = source.reader.Next();
-      if (!run.ok()) {
-        source.sent = true;
-        next_.set_remark(
-            fmt::format("the output of rank {} cannot be read further: {}", source.rank, Text(run.status())));
-        Write();
-        return;
-      }
-      if (!run->has_value()) {
-        source.sent = source.complete;
-        all_sent = all_sent && source.sent;
-        continue;
-      }
-      if ((*run)->offset > source.next) {
-        next_.set_remark(fmt::format("{} bytes of the output of rank {} were rotated away before they were read",
-                                     (*run)->offset - source.next, source.rank));
-      }
-      source.next = (*run)->offset + (*run)->bytes.size();
-      v1::JobOutput* output = next_.mutable_output();
-      output->set_attempt(what_.attempt);
-      output->set_rank(source.rank);
-      output->set_stream(rpc::ToProto((*run)->stream));
-      output->set_data(std::move((*run)->bytes));
-      Write();
-      return;
-    }
-    if (all_sent) {
-      over_ = true;
-      StartWritesDone();
-      RemoveHold();
-    }
+    std::visit([this](auto&& step) { Carry(std::move(step)); }, scan_.Next());
   }
 
   void Cancel() {
@@ -145,13 +101,38 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
   }
 
  private:
-  struct Source {
-    Rank rank = 0;
-    process::OutputReader reader;
-    bool complete = false;  // Nothing is written any more: where the file ends, it ends.
-    bool sent = false;
-    std::uint64_t next = 0;  // Where the next piece begins, if nothing was rotated away.
-  };
+  void Carry(OutputScan::Piece next) {
+    v1::JobOutput& output = *next_.mutable_output();
+    output.set_attempt(what_.attempt);
+    output.set_rank(next.rank);
+    output.set_stream(rpc::ToProto(next.piece.stream));
+    output.set_data(std::move(next.piece.bytes));
+    output.set_next_offset(next.piece.next_offset);
+    if (next.piece.unix_nanos != 0) {
+      const std::chrono::nanoseconds since_epoch(static_cast<std::int64_t>(next.piece.unix_nanos));
+      *output.mutable_at() = rpc::ToProto(WallTime(since_epoch));
+    }
+    Write();
+  }
+  void Carry(OutputScan::Remark next) {
+    next_.set_remark(std::move(next.text));
+    Write();
+  }
+  void Carry(OutputScan::Nothing) {}
+  // A search through much that is not wanted lets everything else have its turn.
+  void Carry(OutputScan::NotYet) {
+    if (!std::exchange(searching_, true)) {
+      gate_->Post([self = shared_from_this()] {
+        self->searching_ = false;
+        self->Pump();
+      });
+    }
+  }
+  void Carry(OutputScan::AllSent) {
+    over_ = true;
+    StartWritesDone();
+    RemoveHold();
+  }
 
   void Write() {
     writing_ = true;
@@ -170,15 +151,15 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
   OutputSender& sender_;
   const std::shared_ptr<LoopGate> gate_;
   const link::OpenOutput what_;
+  OutputScan scan_;
   const std::string folder_;
   std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::ClientContext context_;
   v1::SendOutputResponse response_;
   v1::SendOutputRequest next_;
   v1::SendOutputRequest current_;
-  std::vector<Source> sources_;
-  std::size_t turn_ = 0;
   bool writing_ = false;
+  bool searching_ = false;  // Its next look is on the loop's list.
   bool over_ = false;
   std::shared_ptr<Transfer> self_;
 };
@@ -242,7 +223,16 @@ void OutputSender::Open(const link::OpenOutput& what, std::shared_ptr<grpc::Chan
       watches_[watch] = folder;
     }
   }
-  const auto transfer = std::make_shared<Transfer>(*this, what, folder, paths, std::move(channel));
+  absl::StatusOr<OutputScan> scan = OutputScan::Open(
+      what, [&](Rank rank) { return paths.RankLog(what.attempt, rank); },
+      [&](Rank rank) {
+        return is_live_({what.job, what.attempt, rank});
+      });
+  if (!scan.ok()) {  // The head has checked it: it is of another version.
+    spdlog::warn("output not sent transfer={} why={}", what.transfer.value, Text(scan.status()));
+    return;
+  }
+  const auto transfer = std::make_shared<Transfer>(*this, what, *std::move(scan), folder, std::move(channel));
   transfers_[what.transfer] = transfer;
   ++calls_alive_;
   transfer->Start(node_id);

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -19,6 +22,13 @@
 // Output of ranks on its way from agents to whoever follows a job. Nothing here blocks or copies without bound: an
 // agent's next message is read only when the client's connection has taken the one before. Head loop only.
 namespace rayctl::rpc {
+
+// An agent that was asked for output calls within this, or is asked again: the call, or what asked for it, was lost
+// although its stream stays up.
+inline constexpr Duration kTransferPatience = std::chrono::seconds(5);
+// So often an agent is asked before a reader is told that it does not answer. Who follows waits on, who only wants what
+// there is goes on without.
+inline constexpr std::uint32_t kTransferTriesMax = 3;
 
 // One SendOutput call of an agent.
 class OutputSource {
@@ -42,6 +52,17 @@ struct FollowOptions {
   bool follow = false;
   bool no_output = false;
   std::optional<AttemptNumber> attempt;
+  std::optional<WallTime> since;
+  std::string grep;                   // RE2; empty: every line.
+  std::set<NodeId> nodes;             // Empty: all.
+  std::vector<OutputStream> streams;  // Empty: both.
+  using Key = std::tuple<AttemptNumber, Rank, OutputStream>;
+  std::map<Key, std::uint64_t> resume;  // Where the client goes on that has read before.
+
+  bool WantsRank(Rank rank) const {
+    return ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  }
+  bool WantsNode(NodeId node) const { return nodes.empty() || nodes.contains(node); }
 };
 
 class OutputRelay;
@@ -68,10 +89,16 @@ class FollowSession : public std::enable_shared_from_this<FollowSession> {
     std::vector<Rank> ranks;
     bool follow = false;
     std::shared_ptr<OutputSource> source;  // Null until the agent calls.
-    bool again = false;                    // It broke off, and has carried nothing since it was asked for again.
-    // What of each stream was relayed by an earlier transfer that broke off, and so is dropped of this one.
-    std::map<std::pair<Rank, int>, std::uint64_t> skip;
-    std::optional<Outgoing> held;  // Waits until the transfers of older attempts have ended.
+    std::uint32_t tries = 1;               // Since it last carried something.
+    std::optional<SteadyTime> due;         // Until the agent calls: when to ask again. Of those away: the same.
+    std::set<Rank> without_log;            // Of the ranks: the node keeps none of theirs.
+    std::optional<Outgoing> held;          // Waits for its turn: see ReleaseHeld.
+  };
+  // What was asked for of one attempt, until all of it has come.
+  struct Asked {
+    std::set<Rank> wanted;
+    std::set<Rank> found;  // Some node keeps a log of theirs.
+    bool missed = false;   // A node could not be asked, so nothing is known to be gone.
   };
 
   // From the relay.
@@ -86,9 +113,15 @@ class FollowSession : public std::enable_shared_from_this<FollowSession> {
   void OpenCurrentAttempt(const head::JobRecord& job);
   void OpenOlderAttempt(const head::JobRecord& job, AttemptNumber attempt);
   void Open(Transfer transfer);
+  void AskAgain(Transfer transfer);
   void Lose(Transfer transfer);
+  void ArmPatience();
+  void OnPatienceOver();
+  void TellWhatIsGone();
+  bool AllCame() const;
   void Remark(std::string text);
   void ReleaseHeld();
+  void Release(Transfer& transfer);
   void Pump();
   void End(const absl::Status& status);
 
@@ -98,7 +131,10 @@ class FollowSession : public std::enable_shared_from_this<FollowSession> {
   HeadLoop::Watch watch_;
   std::map<TransferId, Transfer> transfers_;
   std::vector<Transfer> away_;  // Of nodes that are not connected; asked again when they are back.
-  std::map<std::tuple<AttemptNumber, Rank, int>, std::uint64_t> relayed_;
+  std::map<FollowOptions::Key, std::uint64_t> positions_;  // Where a transfer that is opened anew goes on.
+  std::map<AttemptNumber, Asked> asked_;
+  boost::asio::steady_timer patience_;
+  bool was_final_ = false;               // The job had ended when the session began.
   std::optional<AttemptNumber> opened_;  // The newest attempt whose output was asked for.
   std::deque<Outgoing> queue_;           // At most one for each transfer, and remarks.
   Outgoing writing_;
@@ -110,7 +146,7 @@ class FollowSession : public std::enable_shared_from_this<FollowSession> {
 
 class OutputRelay {
  public:
-  explicit OutputRelay(HeadLoop& loop);
+  explicit OutputRelay(HeadLoop& loop, Duration transfer_patience = kTransferPatience);
 
   // What the agents' service tells.
   void OnNodeConnected(NodeId node);  // It is registered: it can be asked for output.
@@ -130,6 +166,7 @@ class OutputRelay {
   std::shared_ptr<FollowSession> Find(TransferId id) const;
 
   HeadLoop& loop_;
+  const Duration transfer_patience_;
   std::set<NodeId> connected_;
   std::uint64_t last_transfer_;
   std::map<TransferId, std::weak_ptr<FollowSession>> transfers_;

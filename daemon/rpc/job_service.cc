@@ -1,6 +1,7 @@
 #include <memory>
 #include <utility>
 
+#include "daemon/rpc/follow_request.h"
 #include "daemon/rpc/service_context.h"
 #include "daemon/rpc/translate.h"
 #include "daemon/rpc/views.h"
@@ -123,14 +124,12 @@ class FollowReactor final : public grpc::ServerWriteReactor<v1::FollowJobRespons
       state->reactor->Finish(job.status());
       return;
     }
-    FollowOptions options{.job = (*job)->id,
-                          .ranks = {request.ranks().begin(), request.ranks().end()},
-                          .follow = request.follow(),
-                          .no_output = request.no_output()};
-    if (request.has_attempt()) {
-      options.attempt = request.attempt();
+    absl::StatusOr<FollowOptions> options = ReadFollowRequest(services.loop.head(), **job, request);
+    if (!options.ok()) {
+      state->reactor->Finish(options.status());
+      return;
     }
-    state->session = std::make_shared<FollowSession>(services.relay, std::move(options), *state->reactor);
+    state->session = std::make_shared<FollowSession>(services.relay, *std::move(options), *state->reactor);
     const std::shared_ptr<FollowSession> session = state->session;
     session->Start();
   }

@@ -42,7 +42,7 @@ class Server::Impl {
   Impl(ServerOptions server_options, HeadLoop& loop, const Authority* authority, std::shared_ptr<Gatekeeper> gatekeeper,
        std::unique_ptr<WorkingDirStore> working_dirs)
       : options(std::move(server_options)),
-        relay(loop),
+        relay(loop, options.transfer_patience),
         services{loop, relay, options, authority, std::move(gatekeeper), std::move(working_dirs)},
         agents(MakeAgentService(services)) {
     parts.push_back(MakeJobService(services));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "daemon/rpc/authority.h"
+#include "daemon/rpc/follow.h"
 #include "daemon/rpc/head_loop.h"
 
 namespace rayctl::rpc {
@@ -22,6 +23,7 @@ struct ServerOptions {
   WallTime started_at{};
   std::string working_dirs_dir;  // Where packed folders are kept; empty: none are.
   bool insecure = false;         // Plain text, loopback only, everybody is an admin.
+  Duration transfer_patience = kTransferPatience;
 };
 
 inline constexpr char kPortFlag[] = "--port";

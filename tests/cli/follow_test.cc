@@ -22,11 +22,13 @@ struct Printed {
     output.set_rank(rank);
     output.set_stream(stream);
     output.set_data(std::string(data));
+    output.set_next_offset(next_offset);
     return printer.Print(output);
   }
   std::string out;
   std::string err;
   bool open = true;
+  std::uint64_t next_offset = 0;
   OutputPrinter printer;
 };
 
@@ -102,15 +104,23 @@ TEST_CASE("a line without an end is printed in pieces rather than kept for ever"
   CHECK(printed.out.size() == std::string("[rank 3] \n").size() + 64 * 1024);
 }
 
-TEST_CASE("what comes again after a reconnect is printed once", "[cli]") {
+TEST_CASE("the printer knows where each stream goes on after a reconnect", "[cli]") {
   Printed printed(/*prefixed=*/true);
+  printed.next_offset = 3;
   printed.Add(0, "a\nb");
-  printed.Add(1, "x\n");
-  printed.printer.Rewind();
-  printed.Add(0, "a\nbc\n");
-  printed.Add(1, "x\ny\n");
-  printed.Add(0, "next\n", v1::OUTPUT_STREAM_STDOUT, /*attempt=*/1);
-  CHECK(printed.out == "[rank 0] a\n[rank 1] x\n[rank 0] bc\n[rank 1] y\n[rank 0] next\n");
+  printed.next_offset = 9;
+  printed.Add(0, "oops\n", v1::OUTPUT_STREAM_STDERR);
+  printed.next_offset = 2;
+  printed.Add(1, "x\n", v1::OUTPUT_STREAM_STDOUT, /*attempt=*/1);
+  printed.next_offset = 0;  // An agent that does not tell.
+  printed.Add(2, "y\n");
+  const std::vector<v1::OutputPosition> positions = printed.printer.Positions();
+  REQUIRE(positions.size() == 3);
+  CHECK(positions[0].ShortDebugString() == "stream: OUTPUT_STREAM_STDOUT offset: 3");
+  CHECK(positions[1].ShortDebugString() == "stream: OUTPUT_STREAM_STDERR offset: 9");
+  CHECK(positions[2].ShortDebugString() == "attempt: 1 rank: 1 stream: OUTPUT_STREAM_STDOUT offset: 2");
+  printed.Add(0, "c\n");  // What comes then follows the begun line.
+  CHECK(printed.out == "[rank 0] a\n[rank 1] x\n[rank 2] y\n[rank 0] bc\n");
 }
 
 TEST_CASE("a reader that went away is noticed", "[cli]") {

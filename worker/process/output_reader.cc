@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string_view>
 #include <utility>
 
 #include "worker/process/errors.h"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::uint32_t kAgesMax = 1000;  // Where a search for rotated files gives up.
 constexpr int kSearchesMax = 8;           // While files are being renamed under the search.
+constexpr std::size_t kIndexReadBytes = 256 * kLogIndexRecordBytes;
 
 absl::StatusOr<UniqueFd> OpenToRead(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -27,6 +29,13 @@ absl::StatusOr<UniqueFd> OpenToRead(const std::string& path) {
 }
 
 }  // namespace
+
+OutputReader::OutputReader(std::string path, const OutputChoice& choice)
+    : path_(std::move(path)), choice_(choice), offset_(std::min(choice.out.from, choice.err.from)) {
+  if (choice.out.wanted != choice.err.wanted) {
+    offset_ = choice.out.wanted ? choice.out.from : choice.err.from;
+  }
+}
 
 // nullopt: no such file, or the log and the index under these names are not a pair (they are being renamed).
 absl::StatusOr<std::optional<OutputReader::Pair>> OutputReader::OpenPair(std::uint32_t age) const {
@@ -103,6 +112,7 @@ absl::StatusOr<bool> OutputReader::OpenFor(std::uint64_t offset) {
     if (best && (best->first_offset <= offset || !found_gap)) {
       record_at_ = kLogIndexHeaderBytes;
       record_offset_ = best->first_offset;
+      index_bytes_.clear();
       pair_ = std::move(best);
       return true;
     }
@@ -113,28 +123,73 @@ absl::StatusOr<bool> OutputReader::OpenFor(std::uint64_t offset) {
   return false;
 }
 
-absl::StatusOr<std::optional<LogIndexRecord>> OutputReader::RecordAt(std::uint64_t at) const {
-  std::array<char, kLogIndexRecordBytes> bytes{};
-  const ssize_t n = ::pread(pair_->index.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
-  if (n < 0) {
-    return ErrnoStatus("reading the index of " + path_, errno);
+absl::StatusOr<std::optional<LogIndexRecord>> OutputReader::RecordAt(std::uint64_t at) {
+  // Records are only added, so what was read of the file once stays true.
+  if (at < index_at_ || at + kLogIndexRecordBytes > index_at_ + index_bytes_.size()) {
+    index_bytes_.resize(kIndexReadBytes);
+    const ssize_t n = ::pread(pair_->index.get(), index_bytes_.data(), index_bytes_.size(), static_cast<off_t>(at));
+    index_bytes_.resize(n < 0 ? 0 : static_cast<std::size_t>(n));
+    index_at_ = at;
+    if (n < 0) {
+      return ErrnoStatus("reading the index of " + path_, errno);
+    }
+    if (index_bytes_.size() < kLogIndexRecordBytes) {
+      return std::nullopt;  // Not there yet, or torn.
+    }
   }
-  if (n < static_cast<ssize_t>(bytes.size())) {
-    return std::nullopt;  // Not there yet, or torn.
-  }
-  absl::StatusOr<LogIndexRecord> record = DecodeLogIndexRecord({bytes.data(), bytes.size()});
+  absl::StatusOr<LogIndexRecord> record =
+      DecodeLogIndexRecord(std::string_view(index_bytes_).substr(at - index_at_, kLogIndexRecordBytes));
   if (!record.ok()) {
     return record.status();
   }
   return *record;
 }
 
-absl::StatusOr<std::optional<OutputRun>> OutputReader::NextHere() {
+bool OutputReader::Wanted(const LogIndexRecord& record) const {
+  const OutputChoice::Stream& stream = choice_.Of(record.stream);
+  return stream.wanted && record.unix_nanos >= choice_.since_unix_nanos &&
+         record_offset_ + record.length > std::max(offset_, stream.from);
+}
+
+void OutputReader::Pass(const LogIndexRecord& record) {
+  record_at_ += kLogIndexRecordBytes;
+  record_offset_ += record.length;
+  offset_ = std::max(offset_, record_offset_);
+}
+
+// The next wanted record of this file; record_at_ is at it then.
+absl::StatusOr<OutputReader::Peeked> OutputReader::FindHere() {
+  if (offset_ < record_offset_) {  // This file begins after where we were.
+    // Who goes on at an offset of one stream has had what came on the other before it.
+    const std::uint64_t known = std::max({offset_, choice_.out.from, choice_.err.from});
+    lost_ += record_offset_ - std::min(record_offset_, known);
+    offset_ = record_offset_;
+  }
+  for (std::size_t skipped = 0; skipped < kSkippedMax; ++skipped) {
+    const absl::StatusOr<std::optional<LogIndexRecord>> record = RecordAt(record_at_);
+    if (!record.ok()) {
+      return record.status();
+    }
+    if (!record->has_value()) {
+      return Peeked{Sight::kNothing};
+    }
+    if (Wanted(**record)) {
+      return Peeked{Sight::kOutput, (*record)->unix_nanos};
+    }
+    if ((*record)->unix_nanos < choice_.since_unix_nanos) {
+      lost_ = 0;  // Older still, and nobody asked for it.
+    }
+    Pass(**record);
+  }
+  return Peeked{Sight::kNotYet};
+}
+
+// After FindHere gave kOutput.
+absl::StatusOr<OutputRun> OutputReader::TakeHere(std::uint64_t until_unix_nanos) {
   OutputRun run;
-  bool begun = false;
   std::uint64_t end = 0;
   while (true) {
-    absl::StatusOr<std::optional<LogIndexRecord>> record = RecordAt(record_at_);
+    const absl::StatusOr<std::optional<LogIndexRecord>> record = RecordAt(record_at_);
     if (!record.ok()) {
       return record.status();
     }
@@ -142,29 +197,23 @@ absl::StatusOr<std::optional<OutputRun>> OutputReader::NextHere() {
       break;
     }
     const std::uint64_t record_end = record_offset_ + (*record)->length;
-    const std::uint64_t here = begun ? end : std::max(offset_, record_offset_);
-    if (record_end <= here) {  // Before where we begin.
-      record_at_ += kLogIndexRecordBytes;
-      record_offset_ = record_end;
-      continue;
-    }
-    if (!begun) {
-      begun = true;
+    if (end == 0) {
       run.stream = (*record)->stream;
-      run.offset = here;
+      run.offset = std::max({offset_, record_offset_, choice_.Of(run.stream).from});
       run.unix_nanos = (*record)->unix_nanos;
-    } else if ((*record)->stream != run.stream) {
+      end = run.offset;
+    } else if ((*record)->stream != run.stream || !Wanted(**record) || (*record)->unix_nanos > until_unix_nanos) {
       break;
     }
     end = std::min(record_end, run.offset + kRunBytesMax);
-    if (end < record_end || end == run.offset + kRunBytesMax) {
+    offset_ = end;
+    if (end < record_end) {
       break;
     }
-    record_at_ += kLogIndexRecordBytes;
-    record_offset_ = record_end;
-  }
-  if (!begun) {
-    return std::nullopt;
+    Pass(**record);
+    if (end == run.offset + kRunBytesMax) {
+      break;
+    }
   }
   run.bytes.resize(end - run.offset);
   std::size_t done = 0;
@@ -182,11 +231,11 @@ absl::StatusOr<std::optional<OutputRun>> OutputReader::NextHere() {
     }
     done += static_cast<std::size_t>(n);
   }
-  offset_ = end;
+  run.lost_before = std::exchange(lost_, 0);
   return run;
 }
 
-absl::StatusOr<std::optional<OutputRun>> OutputReader::Next() {
+absl::StatusOr<OutputReader::Peeked> OutputReader::Peek() {
   while (true) {
     if (!pair_) {
       const absl::StatusOr<bool> opened = OpenFor(offset_);
@@ -194,27 +243,27 @@ absl::StatusOr<std::optional<OutputRun>> OutputReader::Next() {
         return opened.status();
       }
       if (!*opened) {
-        return std::nullopt;
+        return Peeked{Sight::kNothing};
       }
     }
-    absl::StatusOr<std::optional<OutputRun>> run = NextHere();
-    if (!run.ok() || run->has_value()) {
-      return run;
+    absl::StatusOr<Peeked> found = FindHere();
+    if (!found.ok() || found->sight != Sight::kNothing) {
+      return found;
     }
     struct stat current {};
     if (::stat(path_.c_str(), &current) < 0) {
       if (errno != ENOENT) {
         return ErrnoStatus("looking at " + path_, errno);
       }
-      return std::nullopt;  // Between the renames of a rotation; or it has been removed.
+      return found;  // Between the renames of a rotation; or it has been removed.
     }
     if (current.st_ino == pair_->inode) {
-      return std::nullopt;
+      return found;
     }
     // Rotated away: complete by now, also what was added between our look at it and at the name.
-    run = NextHere();
-    if (!run.ok() || run->has_value()) {
-      return run;
+    found = FindHere();
+    if (!found.ok() || found->sight != Sight::kNothing) {
+      return found;
     }
     const std::uint64_t inode = pair_->inode;
     const std::uint64_t record_at = record_at_;
@@ -229,9 +278,25 @@ absl::StatusOr<std::optional<OutputRun>> OutputReader::Next() {
       pair_ = std::move(before);
       record_at_ = record_at;
       record_offset_ = record_offset;
-      return std::nullopt;
+      return found;
     }
   }
+}
+
+absl::StatusOr<std::optional<OutputRun>> OutputReader::Next(std::uint64_t until_unix_nanos) {
+  const absl::StatusOr<Peeked> found = Peek();
+  if (!found.ok()) {
+    return found.status();
+  }
+  switch (found->sight) {
+    case Sight::kNothing:
+      return std::nullopt;
+    case Sight::kNotYet:
+      return OutputRun{.offset = offset_};
+    case Sight::kOutput:
+      break;
+  }
+  return TakeHere(until_unix_nanos);
 }
 
 }  // namespace rayctl::process

@@ -43,14 +43,15 @@ class BreakableStore final : public store::Store {
 // The real head over TLS on a port that the system picks, on a thread of its own.
 class TestHead {
  public:
-  explicit TestHead(bool insecure = false)
+  explicit TestHead(bool insecure = false, Duration transfer_patience = kTransferPatience)
       : authority_(*Authority::Create(std::chrono::system_clock::now())), insecure_(insecure) {
     const Now now = clock_->Read();
     loop_ = std::make_unique<HeadLoop>(HeadLoop::Deps{
         io_, *clock_, store_, std::make_unique<head::Head>(head::HeadConfig{}, std::vector<head::Record>{}, "c", now)});
     const Identity identity = *authority_.MakeServerIdentity(now.wall);
     auto server =
-        Server::Start({.host = "127.0.0.1", .port = 0, .insecure = insecure}, *loop_, clock_, &authority_, identity);
+        Server::Start({.host = "127.0.0.1", .port = 0, .insecure = insecure, .transfer_patience = transfer_patience},
+                      *loop_, clock_, &authority_, identity);
     if (!server.ok()) {
       throw std::runtime_error(std::string(server.status().message()));
     }
@@ -245,5 +246,26 @@ class FakeAgent {
   std::uint64_t sequence_ = 0;
   std::uint64_t incarnation_ = 0;
 };
+
+// Submits a job of one rank and gives its id.
+inline std::uint64_t Submit(TestHead& head, const std::string& token, const std::string& name = "job") {
+  ::rayctl::v1::SubmitJobRequest request;
+  request.mutable_spec()->add_argv("true");
+  request.mutable_spec()->set_name(name);
+  ::rayctl::v1::SubmitJobResponse response;
+  const auto context = Context(token);
+  const grpc::Status status =
+      ::rayctl::v1::JobService::NewStub(head.Channel())->SubmitJob(context.get(), request, &response);
+  if (!status.ok()) {
+    throw std::runtime_error(status.error_message());
+  }
+  return response.job_id();
+}
+
+inline ::rayctl::v1::JobRef Ref(std::uint64_t job) {
+  ::rayctl::v1::JobRef ref;
+  ref.set_id(job);
+  return ref;
+}
 
 }  // namespace rayctl::rpc::test
