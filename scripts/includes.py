@@ -13,6 +13,7 @@ MAY = {
     "base": [],
     "scheduler": ["base"],
     "tune": ["base"],
+    "worker/device": ["base"],
     "worker/process": ["base"],
     "worker/shim": ["base", "worker/process"],
     "client": ["base"],
@@ -20,7 +21,7 @@ MAY = {
     "cli": ["base", "client", "working_dir", "worker/process"],  # doctor asks what a job would get here.
     "daemon/link": ["base", "scheduler"],
     "daemon/head": ["base", "scheduler", "daemon/link"],
-    "daemon/agent": ["base", "worker/process", "worker/shim", "client", "working_dir", "daemon/link", "daemon/net",
+    "daemon/agent": ["base", "worker/device", "worker/process", "worker/shim", "client", "working_dir", "daemon/link", "daemon/net",
                      "daemon/rpc"],
     "daemon/store": ["base", "daemon/link", "daemon/head"],
     "daemon/rpc": ["base", "scheduler", "client", "working_dir", "worker/process", "daemon/link", "daemon/head",

@@ -223,6 +223,20 @@ TEST_CASE("in v1 memory and processes have folders of their own", "[cgroups]") {
   CHECK(job.Ask("rank-1").memory_bytes_max == 0);
 }
 
+TEST_CASE("the least quota of CPU time counts, wherever it stands above", "[cgroups]") {
+  Tree tree;
+  const std::string mount = tree.Folder("/v2", {});
+  tree.Folder("/v2/slice", {{"cpu.max", "150000 100000\n"}});
+  const std::string own = tree.Folder("/v2/slice/service", {{"cpu.max", "max 100000\n"}});
+  CHECK_FALSE(CpuQuota({}).has_value());
+  CHECK(CpuQuota({.unified = own, .unified_mount = mount}) == 1.5);
+  CHECK_FALSE(CpuQuota({.unified = own, .unified_mount = own}).has_value());  // What is above cannot be seen.
+  tree.Folder("/v1", {{"cpu.cfs_quota_us", "200000\n"}, {"cpu.cfs_period_us", "100000\n"}});
+  const std::string v1 = tree.Folder("/v1/pod", {{"cpu.cfs_quota_us", "-1\n"}, {"cpu.cfs_period_us", "100000\n"}});
+  CHECK(CpuQuota({.cpu = v1}) == 2.0);
+  CHECK(CpuQuota({.unified = own, .unified_mount = mount, .cpu = v1}) == 1.5);
+}
+
 TEST_CASE("only a folder of a job is ever ended", "[cgroups]") {
   Tree tree;
   const std::string other = tree.Folder("/system.slice", {{"cgroup.kill", ""}});

@@ -187,6 +187,13 @@ bool IsOurs(const std::string& folder) {
   return folder.compare(folder.rfind('/') + 1, kCgroupPrefix.size(), kCgroupPrefix) == 0;
 }
 
+// The number that a text begins with.
+std::optional<std::uint64_t> Number(std::string_view text) {
+  std::uint64_t value = 0;
+  return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc() ? std::optional(value)
+                                                                                          : std::nullopt;
+}
+
 std::string ParentFolder(const std::string& folder) { return folder.substr(0, folder.rfind('/')); }
 
 }  // namespace
@@ -223,9 +230,37 @@ CgroupLayout ParseCgroupLayout(std::string_view mountinfo, std::string_view own_
       take("memory", layout.memory);
       take("pids", layout.pids);
       take("freezer", layout.freezer);
+      take("cpu", layout.cpu);
     }
   }
   return layout;
+}
+
+std::optional<double> CpuQuota(const CgroupLayout& layout) {
+  std::optional<double> least;
+  const auto take = [&least](std::string_view quota, std::string_view period) {
+    const std::optional<std::uint64_t> some = Number(quota);
+    const std::optional<std::uint64_t> of = Number(period);
+    if (some && of && *of > 0) {  // "max" and -1 are none.
+      const double cpus = static_cast<double>(*some) / static_cast<double>(*of);
+      least = least ? std::min(*least, cpus) : cpus;
+    }
+  };
+  for (std::string folder = layout.unified; folder.size() >= layout.unified_mount.size() && !folder.empty();
+       folder = ParentFolder(folder)) {
+    const std::string text = Text(folder + "/cpu.max");  // "200000 100000".
+    const std::size_t space = text.find(' ');
+    if (space != std::string::npos) {
+      take(std::string_view(text).substr(0, space), std::string_view(text).substr(space + 1));
+    }
+  }
+  std::string folder = layout.cpu;
+  for (std::string quota = Text(folder + "/cpu.cfs_quota_us"); !quota.empty();
+       quota = Text(folder + "/cpu.cfs_quota_us")) {
+    take(quota, Text(folder + "/cpu.cfs_period_us"));
+    folder = ParentFolder(folder);
+  }
+  return least;
 }
 
 CgroupLayout ReadCgroupLayout() { return ParseCgroupLayout(Text("/proc/self/mountinfo"), Text("/proc/self/cgroup")); }
@@ -315,14 +350,7 @@ std::optional<std::uint64_t> CgroupCounter(const std::string& file, std::string_
   return std::nullopt;
 }
 
-std::optional<std::uint64_t> CgroupNumber(const std::string& file) {
-  const std::string text = Text(file);
-  std::uint64_t value = 0;
-  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc()) {
-    return std::nullopt;
-  }
-  return value;
-}
+std::optional<std::uint64_t> CgroupNumber(const std::string& file) { return Number(Text(file)); }
 
 absl::Status WriteCgroupFile(const std::string& file, std::string_view value) {
   const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CLOEXEC));

@@ -28,6 +28,7 @@ struct CgroupLayout {
   std::string memory;         // v1, and likewise the next two.
   std::string pids;
   std::string freezer;
+  std::string cpu;
 };
 // Of /proc/self/mountinfo and /proc/self/cgroup. Pure.
 CgroupLayout ParseCgroupLayout(std::string_view mountinfo, std::string_view own_cgroups);
@@ -53,6 +54,9 @@ absl::Status HandOnControllers(const CgroupLayout& layout);
 // Asks the file system what may be written. In v2 the nearest folder upwards that gives its children the memory and
 // process controllers, else the nearest that can be written at all.
 CgroupParents FindCgroupParents(const CgroupLayout& layout);
+// How many CPUs' time this process may use at most, by the quotas of its folder and of those above it that can be seen;
+// nullopt: no quota.
+std::optional<double> CpuQuota(const CgroupLayout& layout);
 // What a person should know of this node, a sentence each; nothing where all can be had.
 std::vector<std::string> CgroupRemarks(const CgroupParents& parents);
 
