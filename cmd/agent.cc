@@ -21,6 +21,7 @@ int AgentMain(int argc, char** argv) {
   agent::AgentOptions options;
   options.notify_socket = TakeNotifySocket();
   double num_cpus = 0;
+  double num_gpus = 0;
   std::uint64_t pids_max = 0;
   std::uint64_t logs_max = 0;
   CLI::App app{"The daemon of one node; `rayctl start` runs it.", "rayctl agent"};
@@ -31,7 +32,7 @@ int AgentMain(int argc, char** argv) {
   app.add_flag("--head-node", options.node.is_head_node, "This is the head's machine");
   app.add_option("--node-name", options.node_name, "The name to ask for")->required();
   CLI::Option* const cpus = app.add_option("--num-cpus", num_cpus, "CPUs to offer; found when not given");
-  app.add_option("--num-gpus", options.node.num_gpus, "GPUs to offer");
+  CLI::Option* const gpus = app.add_option("--num-gpus", num_gpus, "GPUs to offer; found when not given");
   app.add_option("--resources", options.node.resources_json, "Other resources, as JSON: {\"license\": 2}");
   app.add_option("--labels", options.node.labels, "KEY=VALUE,...");
   app.add_option("--node-ip-address", options.node.node_ip_address, "Of this node, as others reach it");
@@ -50,6 +51,9 @@ int AgentMain(int argc, char** argv) {
   }
   if (cpus->count() != 0) {
     options.node.num_cpus = num_cpus;
+  }
+  if (gpus->count() != 0) {
+    options.node.num_gpus = num_gpus;
   }
   if (pids->count() != 0) {
     options.pids_max = pids_max;

@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "daemon/agent/device_table.h"
 #include "daemon/agent/job_table.h"
 #include "fmt/format.h"
 
@@ -19,7 +20,11 @@ constexpr Duration kHeartbeatIntervalMin = std::chrono::milliseconds(10);
 class Agent::Impl {
  public:
   Impl(AgentConfig config, Now now)
-      : config_(std::move(config)), jobs_(config_, out_), random_(config_.seed), now_(now) {}
+      : config_(std::move(config)),
+        jobs_(config_, out_),
+        devices_(config_.registration.devices, config_.device_times),
+        random_(config_.seed),
+        now_(now) {}
 
   std::vector<Effect> On(const Event& event, Now now) {
     now_ = now;
@@ -27,6 +32,17 @@ class Agent::Impl {
       return {};
     }
     std::visit([this](const auto& what) { Handle(what); }, event);
+    for (const auto& held : jobs_.TakeReturned()) {
+      devices_.RankEnded(held, now_);
+    }
+    if (const std::optional<std::uint64_t> look = exit_by_ ? std::nullopt : devices_.TakeLook(now_)) {
+      out_.push_back(LookAtDevices{*look});
+    }
+    // Before the end of a rank: with that the head may lend its devices anew.
+    if (link_ == Link::kRegistered && !exit_by_ && devices_.devices() != told_devices_) {
+      told_devices_ = devices_.devices();
+      Send(link::DevicesChanged{told_devices_});
+    }
     if (link_ == Link::kRegistered) {
       for (link::RankFacts& facts : jobs_.TakeChanged()) {
         Send(link::RankChanged{std::move(facts)});
@@ -43,7 +59,8 @@ class Agent::Impl {
     if (exited_) {
       return next;
     }
-    for (const std::optional<SteadyTime>& deadline : {link_deadline_, exit_by_}) {
+    const std::optional<SteadyTime> look = exit_by_ ? std::nullopt : devices_.NextDeadline();
+    for (const std::optional<SteadyTime>& deadline : {link_deadline_, exit_by_, look}) {
       if (deadline) {
         next = next ? std::min(*next, *deadline) : *deadline;
       }
@@ -68,6 +85,7 @@ class Agent::Impl {
   void Handle(const ShimFound& found) { jobs_.Adopt(found, now_); }
 
   void Handle(const ShimsScanned&) {
+    devices_.Begin(now_);
     if (link_ == Link::kScanning) {
       Connect();
     }
@@ -86,6 +104,8 @@ class Agent::Impl {
     jobs_.TakeChanged();  // All of it is in the registration.
     link::Register registration = config_.registration;
     registration.ranks = jobs_.Unrecorded();
+    told_devices_ = devices_.devices();
+    registration.devices = told_devices_;
     Send(std::move(registration));
   }
 
@@ -134,6 +154,7 @@ class Agent::Impl {
   void Handle(const ShimMessage& event) { jobs_.ShimSaid(event.job, event.message, now_); }
   void Handle(const ShimClosed& event) { jobs_.ShimGone(event, now_); }
   void Handle(const WorkDirPrepared& event) { jobs_.WorkDirAnswered(event, now_); }
+  void Handle(const DevicesLooked& event) { devices_.Looked(event.look, event.facts, jobs_.Leases(), now_); }
   void Handle(const PortChecked& event) { jobs_.PortAnswered(event, now_); }
 
   void Handle(const Tick&) {
@@ -142,6 +163,7 @@ class Agent::Impl {
       return;
     }
     jobs_.StopAbandoned(now_);
+    devices_.Tick(now_);
     if (!link_deadline_ || now_.steady < *link_deadline_) {
       return;
     }
@@ -260,6 +282,8 @@ class Agent::Impl {
   const AgentConfig config_;
   std::vector<Effect> out_;
   JobTable jobs_;
+  DeviceTable devices_;
+  std::vector<link::Device> told_devices_;  // To the head, on this stream.
   std::mt19937_64 random_;
   Now now_;
 

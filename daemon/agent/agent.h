@@ -18,6 +18,24 @@ namespace rayctl::agent {
 
 namespace local = ::rayctl::local::v1;
 
+// A process that holds a device, as the daemon found it.
+struct DeviceHolder {
+  std::int64_t pid = 0;               // 0: somebody whom this machine does not show.
+  std::string name;                   // May be empty.
+  std::optional<link::RankKey> rank;  // Of this agent, which the process belongs to.
+};
+// How one device is.
+struct DeviceFacts {
+  std::string problem;  // Of its health.
+  std::vector<DeviceHolder> holders;
+};
+
+struct DeviceTimes {
+  Duration idle_interval = std::chrono::seconds(10);   // Between two looks while all is well.
+  Duration fenced_interval = std::chrono::seconds(1);  // And while something is fenced.
+  Duration answer_limit = std::chrono::seconds(10);    // A driver that takes longer is spoken of.
+};
+
 struct AgentConfig {
   link::Register registration;  // All but `ranks`.
   std::string state_dir;        // …/jobs/<id>/… below it.
@@ -32,6 +50,7 @@ struct AgentConfig {
   std::uint32_t unheard_heartbeats_max = 5;
   Duration stop_grace = std::chrono::seconds(2);     // When the node stops: SIGTERM, then SIGKILL after this.
   Duration stop_deadline = std::chrono::seconds(5);  // When the node stops: Exit at the latest.
+  DeviceTimes device_times;
   std::uint64_t pids_max = 0;         // Processes and threads of one job here; 0: as many as there can be.
   std::vector<std::string> base_env;  // KEY=VALUE that every rank inherits (PATH, HOME, USER, LANG, TZ, …).
 };
@@ -70,6 +89,10 @@ struct WorkDirPrepared {
   JobId job;
   absl::Status status;
 };  // Answers PrepareWorkDir.
+struct DevicesLooked {
+  std::uint64_t look = 0;
+  std::vector<DeviceFacts> facts;  // Of the registration's devices, in their order.
+};                                 // Answers LookAtDevices.
 struct Tick {};
 struct Stop {
   std::string why;
@@ -77,7 +100,7 @@ struct Stop {
 };                       // `rayctl stop`, SIGINT: say goodbye, end every rank, then Exit.
 
 using Event = std::variant<ShimFound, ShimsScanned, HeadConnected, HeadClosed, HeadMessage, ShimMessage, ShimClosed,
-                           PortChecked, WorkDirPrepared, Tick, Stop>;
+                           PortChecked, WorkDirPrepared, DevicesLooked, Tick, Stop>;
 
 // ---- Effects, in order.
 
@@ -111,6 +134,9 @@ struct PrepareWorkDir {  // Fetch the packed folder, if it is not here, and make
   JobId job;
   std::string digest;
 };
+struct LookAtDevices {  // How each is and who holds it. There is no other before the answer.
+  std::uint64_t look = 0;
+};
 struct OutputWanted {
   link::OpenOutput what;
 };
@@ -127,7 +153,7 @@ struct Exit {  // 0: no rank and no shim is left. Else some were left: end them 
 };
 
 using Effect = std::variant<ConnectHead, CloseHead, SendHead, SpawnShim, SendShim, RemoveShim, WriteFile, CheckPort,
-                            PrepareWorkDir, OutputWanted, OutputUnwanted, OutputEnded, Exit>;
+                            PrepareWorkDir, LookAtDevices, OutputWanted, OutputUnwanted, OutputEnded, Exit>;
 
 // The agent's decisions: makes the ranks running here match what the head assigned, and tells the head what happened
 // until the head has recorded it. Pure: see head::Head. Agent loop only.

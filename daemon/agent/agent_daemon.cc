@@ -22,6 +22,7 @@
 #include "base/startup_memory.h"
 #include "base/status_text.h"
 #include "daemon/agent/agent.h"
+#include "daemon/agent/device_watcher.h"
 #include "daemon/agent/head_link.h"
 #include "daemon/agent/identity_store.h"
 #include "daemon/agent/job_folders.h"
@@ -50,6 +51,8 @@ constexpr int kMallocArenas = 2;  // One loop thread and few of gRPC: more arena
 constexpr int kRefusalsMax = 2;
 // What is still open ends within this, a Join on its way included, or the process goes without it.
 constexpr std::chrono::seconds kEndPatience{10};
+// A driver that has not woken its devices by then is left alone. `rayctl start` waits longer.
+constexpr std::chrono::seconds kDriverPatience{20};
 
 bool IsRefusal(const absl::Status& status) {
   switch (status.code()) {
@@ -87,7 +90,8 @@ struct Advertised {
 // Delivers events to the machine and carries out its effects. One thread.
 class AgentDaemon {
  public:
-  AgentDaemon(const AgentOptions& options, link::Register registration, ReadyPipe& ready, Advertised& advertised)
+  AgentDaemon(const AgentOptions& options, link::Register registration, NodeDevices devices, ReadyPipe& ready,
+              Advertised& advertised)
       : options_(options),
         ready_(ready),
         advertised_(advertised),
@@ -109,6 +113,7 @@ class AgentDaemon {
                options.node.is_head_node, options.insecure, cluster_},
               [this](Event event) { Deliver(std::move(event)); }),
         output_(loop_, options.state_dir, [this](const link::RankKey& key) { return IsLive(key); }),
+        devices_(loop_, std::move(devices), options.run_dir, [this](Event event) { Deliver(std::move(event)); }),
         working_dirs_(loop_, options.state_dir, [this](Event event) { Deliver(std::move(event)); }),
         logs_(loop_, options.state_dir, {.bytes_max = options.logs_max.value_or(DefaultLogBytesMax(options.state_dir))},
               [this] { return agent_.registered() ? std::optional(agent_.LiveFrom()) : std::nullopt; }) {}
@@ -306,6 +311,7 @@ class AgentDaemon {
   }
   void Carry(const CheckPort& check) { Deliver(PortChecked{check.key, PortIsFree(check.port)}); }
   void Carry(const OutputWanted& wanted) { output_.Open(wanted.what, head_.channel(), InsecureNode()); }
+  void Carry(const LookAtDevices& look) { devices_.Look(look); }
   void Carry(const PrepareWorkDir& prepare) { working_dirs_.Prepare(prepare); }
   void Carry(const OutputUnwanted& unwanted) { output_.Close(unwanted.transfer); }
   void Carry(const OutputEnded& ended) {
@@ -377,6 +383,7 @@ class AgentDaemon {
   ShimLink shims_;
   HeadLink head_;
   OutputSender output_;
+  DeviceWatcher devices_;
   WorkingDirs working_dirs_;
   LogKeeper logs_;
 
@@ -423,15 +430,17 @@ int RunAgent(const AgentOptions& options) {
   if (const absl::Status status = process::HandOnControllers(process::ReadCgroupLayout()); !status.ok()) {
     spdlog::warn("no cgroup controllers for jobs why={}", Text(status));
   }
-  absl::StatusOr<link::Register> registration = DescribeNode(options.node, options.version);
+  const std::vector<std::string> environment = InheritedEnvironment();
+  NodeDevices devices = FindDevices({.root = {}, .environment = environment}, environment, kDriverPatience);
+  absl::StatusOr<link::Register> registration = DescribeNode(options.node, options.version, devices);
   if (!registration.ok()) {
     return refuse(registration.status());
   }
   if (options.client_fd < 0) {
-    return AgentDaemon(options, *std::move(registration), ready, advertised).Run();
+    return AgentDaemon(options, *std::move(registration), std::move(devices), ready, advertised).Run();
   }
   const UniqueFd head = HeadBeside(options.run_dir);
-  const int code = AgentDaemon(options, *std::move(registration), ready, advertised).Run();
+  const int code = AgentDaemon(options, *std::move(registration), std::move(devices), ready, advertised).Run();
   RemovePrivateCluster(head, options.state_dir, options.run_dir);
   return code;
 }

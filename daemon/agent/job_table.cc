@@ -37,6 +37,7 @@ void JobTable::Start(const link::StartGroup& group, Now now) {
   for (const link::RankAssignment& assignment : group.ranks) {
     const auto [it, added] = job.ranks.try_emplace(RankIndex{group.attempt, assignment.rank});
     RankState& rank = it->second;
+    rank.devices = assignment.devices;
     if (!added) {
       if (rank.recorded) {  // The head does not know its end after all.
         rank.recorded = false;
@@ -262,6 +263,19 @@ std::map<JobId, AttemptNumber> JobTable::LiveFrom() const {
     live.emplace(id, oldest);
   }
   return live;
+}
+
+std::vector<DeviceTable::Lease> JobTable::Leases() const {
+  std::vector<DeviceTable::Lease> leases;
+  for (const auto& [id, job] : jobs_) {
+    for (const auto& [index, rank] : job.ranks) {
+      if (!rank.Ended()) {
+        leases.push_back(
+            {rank.facts.key, rank.devices.value_or(std::vector<scheduler::DeviceShare>()), rank.devices.has_value()});
+      }
+    }
+  }
+  return leases;
 }
 
 void JobTable::Changed(const RankState& rank) {

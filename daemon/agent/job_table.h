@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "daemon/agent/agent.h"
+#include "daemon/agent/device_table.h"
 #include "daemon/link/messages.h"
 #include "shim.pb.h"
 
@@ -54,6 +55,12 @@ class JobTable {
   bool Empty() const { return jobs_.empty(); }
   // The jobs that go on, each with the oldest attempt that may still write.
   std::map<JobId, AttemptNumber> LiveFrom() const;
+  // Of every rank that has not ended.
+  std::vector<DeviceTable::Lease> Leases() const;
+  // What each rank held that has ended since the last call.
+  std::vector<std::optional<std::vector<scheduler::DeviceShare>>> TakeReturned() {
+    return std::exchange(returned_, {});
+  }
 
  private:
   enum class ShimState {
@@ -76,8 +83,9 @@ class JobTable {
   struct RankState {
     link::RankFacts facts;
     Place place = Place::kInShim;
-    local::RankStart start;  // Until it has gone to the shim.
-    bool recorded = false;   // The head has its end: nothing more to tell.
+    std::optional<std::vector<scheduler::DeviceShare>> devices;  // nullopt: found running; the head has not said yet.
+    local::RankStart start;                                      // Until it has gone to the shim.
+    bool recorded = false;                                       // The head has its end: nothing more to tell.
 
     bool Ended() const { return facts.state == WorkerState::kExited; }
   };
@@ -131,6 +139,7 @@ class JobTable {
   const AgentConfig& config_;
   std::vector<Effect>& out_;
   std::map<JobId, Job> jobs_;
+  std::vector<std::optional<std::vector<scheduler::DeviceShare>>> returned_;
   std::vector<link::RankFacts> changed_;  // At most one a rank.
   bool head_reachable_ = false;
   std::optional<SteadyTime> head_lost_at_;

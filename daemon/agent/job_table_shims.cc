@@ -164,6 +164,7 @@ void JobTable::End(RankState& rank, link::RankEnd end, std::uint64_t log_bytes) 
   rank.facts.state = WorkerState::kExited;
   rank.facts.end = std::move(end);
   rank.start.Clear();
+  returned_.push_back(rank.devices);
   out_.push_back(OutputEnded{rank.facts.key, log_bytes});
   Changed(rank);
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -35,15 +36,47 @@ constexpr std::uint32_t kPortMin = 20'000;  // Below are the well-known ones of 
 constexpr std::uint32_t kPortMax = 29'999;
 constexpr PortRange kPortsAboveEphemeral = {61'000, 65'535};  // Linux's default ephemeral range ends at 60999.
 constexpr PortRange kEphemeralDefault = {32'768, 60'999};
+constexpr char kAcceleratorLabel[] = "accelerator_type";  // What a job's accelerator_type selects.
 constexpr std::string_view kLoopbackAddress = "127.0.0.1";
 
-std::int64_t CpusOfThisProcess() {
+std::int64_t CpusOfThisProcess(const process::CgroupLayout& cgroups) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) {
-    return CPU_COUNT(&set);
+  std::int64_t cpus = std::max<std::int64_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN));
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) {  // Fails with more than 1024 CPUs.
+    cpus = CPU_COUNT(&set);
   }
-  return std::max<std::int64_t>(1, ::sysconf(_SC_NPROCESSORS_ONLN));  // More than 1024 CPUs.
+  const std::optional<double> quota = process::CpuQuota(cgroups);
+  // Rounded up: half a CPU is still one to place a rank on.
+  return quota ? std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(*quota)), 1, cpus) : cpus;
+}
+
+// What --num-gpus makes of what was found: the first so many, or, where there are fewer, so many that are only counted.
+absl::Status ApplyGpuCount(double wanted, NodeDevices& devices) {
+  const absl::StatusOr<Amount> count = Amount::FromDouble(wanted);
+  if (!count.ok() || !count->IsWhole()) {
+    return absl::InvalidArgumentError("--num-gpus: expected a whole number of devices");
+  }
+  const auto number = static_cast<std::size_t>(count->raw / Amount::kUnit);
+  if (number <= devices.offered.size()) {
+    devices.offered.resize(number);
+    devices.index.resize(number);
+    return absl::OkStatus();
+  }
+  if (!devices.offered.empty()) {
+    devices.remarks.push_back(
+        fmt::format("--num-gpus {} is more than the {} that were found here: they are counted only, and nobody watches "
+                    "what holds them",
+                    number, devices.offered.size()));
+  }
+  devices.finder = nullptr;
+  devices.accelerator_type.clear();
+  devices.index.clear();
+  devices.offered.clear();
+  for (std::size_t i = 0; i < number; ++i) {
+    devices.offered.push_back({.id = std::to_string(i)});
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::int64_t> MemoryBytes() {
@@ -187,12 +220,14 @@ absl::StatusOr<scheduler::Labels> ParseLabels(const std::string& text) {
   return labels;
 }
 
-absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const std::string& version) {
+absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const std::string& version,
+                                            NodeDevices& devices) {
   link::Register node;
   node.version = version;
   node.is_head_node = settings.is_head_node;
   node.boot_id = process::BootId();
-  node.remarks = process::CgroupRemarks(process::FindCgroupParents(process::ReadCgroupLayout()));
+  const process::CgroupLayout cgroups = process::ReadCgroupLayout();
+  node.remarks = process::CgroupRemarks(process::FindCgroupParents(cgroups));
 
   const absl::StatusOr<net::Interface> interface = FindInterface(settings);
   if (!interface.ok()) {
@@ -213,16 +248,16 @@ absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const 
     }
     node.resources.Set(kCpu, *cpus);
   } else {
-    node.resources.Set(kCpu, Amount::Units(CpusOfThisProcess()));
+    node.resources.Set(kCpu, Amount::Units(CpusOfThisProcess(cgroups)));
   }
-  const absl::StatusOr<Amount> gpus = Amount::FromDouble(settings.num_gpus);
-  if (!gpus.ok() || !gpus->IsWhole()) {
-    return absl::InvalidArgumentError("--num-gpus: expected a whole number of devices");
+  if (settings.num_gpus) {
+    if (const absl::Status status = ApplyGpuCount(*settings.num_gpus, devices); !status.ok()) {
+      return status;
+    }
   }
-  node.resources.Set(kGpu, *gpus);
-  for (std::int64_t i = 0; i < gpus->raw / Amount::kUnit; ++i) {
-    node.devices.push_back({.id = std::to_string(i)});
-  }
+  node.devices = devices.offered;
+  node.resources.Set(kGpu, Amount::Units(static_cast<std::int64_t>(node.devices.size())));
+  node.remarks.insert(node.remarks.end(), devices.remarks.begin(), devices.remarks.end());
   if (const absl::Status status = AddResourcesJson(settings.resources_json, node.resources); !status.ok()) {
     return status;
   }
@@ -231,6 +266,9 @@ absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const 
     return labels.status();
   }
   node.labels = *std::move(labels);
+  if (!devices.accelerator_type.empty()) {
+    node.labels.emplace(kAcceleratorLabel, devices.accelerator_type);  // A label that was given stays.
+  }
 
   const PortRange ports = PortsOutside(EphemeralPorts());
   node.port_min = ports.min;

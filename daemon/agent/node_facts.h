@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/agent/device_watcher.h"
 #include "daemon/link/messages.h"
 
 namespace rayctl::agent {
@@ -15,14 +16,16 @@ struct NodeSettings {
   std::string head_address;     // "host:port"; the address of this node is the one that reaches it.
   std::string node_ip_address;  // Empty: found.
   std::optional<double> num_cpus;
-  double num_gpus = 0;
+  std::optional<double> num_gpus;
   std::string resources_json;  // {"name": amount, …}
   std::string labels;          // k=v,k=v
   bool is_head_node = false;
 };
 
 // The node as it registers; `ranks` is empty. INVALID_ARGUMENT: a setting is wrong. Others: the system does not tell.
-absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const std::string& version);
+// `devices`: what was found here; where --num-gpus says how many there are, it is cut to what the node offers.
+absl::StatusOr<link::Register> DescribeNode(const NodeSettings& settings, const std::string& version,
+                                            NodeDevices& devices);
 
 // Of {"license": 2}, added to `resources`. INVALID_ARGUMENT: not that.
 absl::Status AddResourcesJson(const std::string& json, Resources& resources);

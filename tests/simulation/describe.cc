@@ -203,6 +203,13 @@ std::string Describe(const agent::Event& event) {
           [](const agent::WorkDirPrepared& prepared) {
             return fmt::format("work of {}: {}", prepared.job.value, prepared.status.ToString());
           },
+          [](const agent::DevicesLooked& looked) {
+            std::size_t holders = 0;
+            for (const agent::DeviceFacts& facts : looked.facts) {
+              holders += facts.holders.size();
+            }
+            return fmt::format("look {} at devices: {} holders", looked.look, holders);
+          },
           [](const agent::Tick&) { return std::string("tick"); },
           [](const agent::Stop& stop) { return fmt::format("stop: {}", stop.why); },
           [](const auto&) { return std::string("event"); },

@@ -10,7 +10,6 @@ namespace rayctl::sim {
 namespace {
 
 constexpr std::int32_t kSignalBase = 128;
-constexpr std::string_view kDevicesVariable = "CUDA_VISIBLE_DEVICES=";
 
 [[noreturn]] void Broken(const std::string& what) { throw Violation(what); }
 
@@ -246,6 +245,7 @@ void Invariants::OnSpawn(const Process& process, const local::RankStart& start) 
     Broken(fmt::format("job {} rank {} was not told who it is", process.job.value, process.rank));
   }
   CheckDevices(process, start);
+  CheckNotHeld(process, process.began);
   CheckRoom(process.host);
 }
 
@@ -260,6 +260,22 @@ void Invariants::CheckDevices(const Process& process, const local::RankStart& st
   if (!says) {
     Broken(fmt::format("job {} attempt {} rank {} was not told {}", process.job.value, process.attempt, process.rank,
                        expected));
+  }
+}
+
+// Nobody starts on a whole device that something still holds. One that is shared may be held by what the other job left
+// there since this one was placed.
+void Invariants::CheckNotHeld(const Process& process, SimTime now) const {
+  for (const scheduler::DeviceShare& share :
+       assignments_.at({process.job, process.attempt}).ranks[process.rank].devices) {
+    for (const Processes::Leftover& leftover : processes_.Leftovers(now)) {
+      const std::string id = SimulatedGpuId(share.index);
+      if (share.share >= Amount::Units(1) && leftover.host == process.host &&
+          std::find(leftover.devices.begin(), leftover.devices.end(), id) != leftover.devices.end()) {
+        Broken(fmt::format("job {} attempt {} rank {} starts on {}, which is still held", process.job.value,
+                           process.attempt, process.rank, id));
+      }
+    }
   }
 }
 

@@ -72,6 +72,7 @@ class Invariants final : public HeadWatcher {
   void CheckRunning(const head::JobRecord& job) const;
   void CheckEnd(const head::JobRecord& job) const;
   void CheckDevices(const Process& process, const local::RankStart& start) const;
+  void CheckNotHeld(const Process& process, SimTime now) const;
   void CheckRoom(std::size_t host) const;
   const Process* ProcessOf(const head::JobRecord& job, Rank rank) const;
 

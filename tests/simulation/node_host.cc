@@ -1,5 +1,6 @@
 #include "tests/simulation/node_host.h"
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -55,6 +56,7 @@ void NodeHost::PowerOff(bool says_goodbye, bool loses_state) {
     return;
   }
   deps_.world.Say(fmt::format("host {} goes down", index_));
+  deps_.processes.ClearLeftovers(index_);
   powered_ = false;
   if (!says_goodbye) {
     deps_.network.LosePower(index_);
@@ -252,6 +254,29 @@ void NodeHost::Deliver(const agent::Event& event) {
   ScheduleAlarm();
 }
 
+std::vector<agent::DeviceFacts> NodeHost::LookAtDevices() const {
+  std::vector<agent::DeviceFacts> facts(static_cast<std::size_t>(shape_.gpus));
+  const auto hold = [&](const std::vector<std::string>& devices, const agent::DeviceHolder& holder) {
+    for (std::uint32_t i = 0; i < facts.size(); ++i) {
+      if (std::find(devices.begin(), devices.end(), SimulatedGpuId(i)) != devices.end()) {
+        facts[i].holders.push_back(holder);
+      }
+    }
+  };
+  for (const std::uint64_t number : deps_.processes.Living()) {
+    const Process& process = deps_.processes.Get(number);
+    if (process.host == index_) {
+      hold(process.devices, {process.pid, "rank", link::RankKey{process.job, process.attempt, process.rank}});
+    }
+  }
+  for (const Processes::Leftover& leftover : deps_.processes.Leftovers(deps_.world.queue.now())) {
+    if (leftover.host == index_) {
+      hold(leftover.devices, {1, "leftover", std::nullopt});
+    }
+  }
+  return facts;
+}
+
 void NodeHost::ScheduleAlarm() {
   const std::optional<SteadyTime> deadline = agent_->machine.NextDeadline();
   agent_->alarm.Set(deadline ? std::optional(clock_.ToSim(*deadline)) : std::nullopt);
@@ -286,6 +311,11 @@ void NodeHost::CarryOut(const agent::Effect& effect) {
                  [this](const agent::PrepareWorkDir& prepare) {
                    LaterInAgent(random_.Between(milliseconds(1), seconds(2)), [this, job = prepare.job] {
                      Deliver(agent::WorkDirPrepared{job, absl::OkStatus()});
+                   });
+                 },
+                 [this](const agent::LookAtDevices& look) {
+                   LaterInAgent(random_.Between(milliseconds(1), seconds(1)), [this, number = look.look] {
+                     Deliver(agent::DevicesLooked{number, LookAtDevices()});
                    });
                  },
                  [](const agent::OutputWanted&) {},

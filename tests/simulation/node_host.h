@@ -98,6 +98,7 @@ class NodeHost final : public AgentEnd {
   void BeginAgent();
   void Deliver(const agent::Event& event);
   void CarryOut(const agent::Effect& effect);
+  std::vector<agent::DeviceFacts> LookAtDevices() const;
   void ScheduleAlarm();
   void CheckScanned();
   void SpawnShim(JobId job, Duration agent_grace);

@@ -5,6 +5,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -36,6 +38,9 @@ struct Plan {
   }
 };
 
+// What a rank is told of its devices, before their ids.
+inline constexpr std::string_view kDevicesVariable = "CUDA_VISIBLE_DEVICES=";
+
 // One process that was ever asked for, as an all-seeing observer knows it.
 struct Process {
   std::uint64_t number = 0;
@@ -44,6 +49,7 @@ struct Process {
   AttemptNumber attempt = 0;
   Rank rank = 0;
   std::int64_t pid = 0;
+  std::vector<std::string> devices;  // Ids of those that it opened: all that it was told of.
   bool alive = true;
   bool ran = false;  // It exec'd.
   std::int32_t exit_code = 0;
@@ -82,6 +88,22 @@ class Processes {
     return numbers;
   }
   const std::deque<Process>& all() const { return all_; }
+
+  // ---- Devices that stay held after their process has ended: by what it left behind, or by a driver that tidies up.
+  struct Leftover {
+    std::size_t host = 0;
+    std::vector<std::string> devices;
+    SimTime until{0};
+  };
+  void Leave(Leftover leftover) { leftovers_.push_back(std::move(leftover)); }
+  void ClearLeftovers(std::size_t host) {
+    std::erase_if(leftovers_, [host](const Leftover& leftover) { return leftover.host == host; });
+  }
+  // Those of now.
+  const std::vector<Leftover>& Leftovers(SimTime now) {
+    std::erase_if(leftovers_, [now](const Leftover& leftover) { return leftover.until <= now; });
+    return leftovers_;
+  }
   // Newest first; nullptr: never asked for.
   const Process* Find(JobId job, AttemptNumber attempt, Rank rank) const {
     for (auto it = all_.rbegin(); it != all_.rend(); ++it) {
@@ -95,6 +117,7 @@ class Processes {
  private:
   std::deque<Process> all_;
   std::map<std::uint64_t, bool> living_;
+  std::vector<Leftover> leftovers_;
 };
 
 }  // namespace rayctl::sim

@@ -1,6 +1,7 @@
 #include "tests/simulation/shim_host.h"
 
 #include <csignal>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
@@ -138,6 +139,12 @@ void ShimHost::Spawn(const shim::Spawn& spawn) {
   process.pid = deps_.next_pid();
   process.began = deps_.world.queue.now();
   for (const std::string& variable : spawn.start.env()) {
+    if (variable.starts_with(kDevicesVariable) && variable.size() > kDevicesVariable.size()) {
+      std::istringstream ids(variable.substr(kDevicesVariable.size()));
+      for (std::string id; std::getline(ids, id, ',');) {
+        process.devices.push_back(id);
+      }
+    }
     if (variable.starts_with(kPlanVariable)) {
       process.script =
           deps_.watcher.PlanOf(variable.substr(kPlanVariable.size())).Of(spawn.rank.attempt, spawn.rank.rank);

@@ -20,6 +20,10 @@ constexpr Duration kBeginLimit = minutes(1);
 constexpr Duration kAnswerLimit = minutes(1);
 // What Gloo has a rank say whose peer went away.
 constexpr std::string_view kPeerLostOutput = "RuntimeError: Connection closed by peer\n";
+// How often devices are held for a while when their process has ended, and how long.
+constexpr double kDevicesStayHeld = 0.2;
+constexpr Duration kHeldMin = milliseconds(1);
+constexpr Duration kHeldMax = seconds(4);
 constexpr Duration kPeerNoticeMin = milliseconds(5);
 constexpr Duration kPeerNoticeMax = milliseconds(500);
 
@@ -295,6 +299,10 @@ void Simulation::OnSpawn(const Process& process, const local::RankStart& start) 
 void Simulation::OnEnd(const Process& process) {
   world_->Say(fmt::format("host {} rank {}.{}.{} ended code {} signal {}", process.host, process.job.value,
                           process.attempt, process.rank, process.exit_code, process.signal));
+  if (process.ran && !process.devices.empty() && hosts_[process.host]->powered() && random_.Chance(kDevicesStayHeld)) {
+    world_->Count("devices held after their rank");
+    processes_.Leave({process.host, process.devices, world_->queue.now() + random_.Between(kHeldMin, kHeldMax)});
+  }
   if (process.exit_code == 0 && process.signal == 0) {
     return;
   }
