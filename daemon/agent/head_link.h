@@ -32,7 +32,7 @@ class HeadLink {
     std::string version;
     bool is_head_node = false;
     bool insecure = false;
-    std::string cluster = "";  // As ClusterOf says; a Join to another one is refused.
+    std::string cluster;  // As ClusterOf says; a Join to another one is refused.
   };
   using Deliver = std::function<void(Event)>;
 

@@ -45,7 +45,7 @@ absl::Status MakeRuntimeFolder(const std::string& path) {
   const std::filesystem::path folder(path);
   // The parent is /tmp/rayctl-UID, or a folder that the caller made.
   if (folder.has_parent_path() && !std::filesystem::exists(folder.parent_path())) {
-    if (const absl::Status status = OwnFolder(folder.parent_path().string()); !status.ok()) {
+    if (absl::Status status = OwnFolder(folder.parent_path().string()); !status.ok()) {
       return status;
     }
   }

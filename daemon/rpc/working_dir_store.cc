@@ -139,7 +139,7 @@ absl::Status WorkingDirStore::Upload::Finish() {
 absl::Status WorkingDirStore::MakeRoom(const std::set<std::string>& needed, const std::string& newest) {
   const std::lock_guard names(names_mutex_);
   std::vector<std::string> gone;
-  const absl::Status status = Choose(needed, newest, gone);
+  absl::Status status = Choose(needed, newest, gone);
   for (const std::string& digest : gone) {
     ::unlink(Path(digest).c_str());
   }

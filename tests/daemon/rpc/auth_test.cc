@@ -17,7 +17,6 @@
 namespace rayctl::rpc {
 namespace {
 
-using test::kDeadline;
 using test::TestHead;
 
 std::vector<std::string> EveryPath() {

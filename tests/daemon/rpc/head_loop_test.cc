@@ -63,7 +63,7 @@ class AgentPlay final : public AgentLinks {
     Say(std::move(registration));
     incarnation_ = sent.at(0).incarnation;
   }
-  ~AgentPlay() { test_.loop.set_links(nullptr); }
+  ~AgentPlay() override { test_.loop.set_links(nullptr); }
 
   void Say(decltype(link::AgentToHead::body) body) {
     test_.loop.Deliver(head::AgentMessage{StreamId{1}, node_, {incarnation_, ++sequence_, std::move(body)}});
