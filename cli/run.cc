@@ -27,6 +27,7 @@
 #include "cli/stop.h"
 #include "cli/verbs.h"
 #include "client/endpoint.h"
+#include "working_dir/tree.h"
 
 namespace rayctl::cli {
 namespace {
@@ -61,12 +62,11 @@ class PrivateFolder {
   const std::string& path() const { return path_; }
   void Remove() {
     const std::string path = std::exchange(path_, {});
-    std::error_code error;
-    if (!path.empty()) {
-      std::filesystem::remove_all(path, error);
+    if (path.empty()) {
+      return;
     }
-    if (error) {
-      Remark(fmt::format("removing {}: {}", path, error.message()));
+    if (const absl::Status removed = working_dir::RemoveTree(path); !removed.ok()) {
+      Remark(rayctl::Text(removed));
     }
   }
 

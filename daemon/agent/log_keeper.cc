@@ -11,8 +11,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/status_text.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
+#include "working_dir/tree.h"
 
 namespace rayctl::agent {
 namespace {
@@ -86,10 +88,9 @@ void RemoveMovedAside(const std::string& jobs_dir) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(jobs_dir, ignored)) {
     if (entry.path().filename().string().starts_with(kRemovedBegins)) {
-      std::error_code error;
-      fs::remove_all(entry.path(), error);
-      if (error) {
-        spdlog::warn("old logs not removed path={} why={}", entry.path().string(), error.message());
+      // A job may have made some of its folders read-only.
+      if (const absl::Status removed = working_dir::RemoveTree(entry.path().string()); !removed.ok()) {
+        spdlog::warn("old logs not removed why={}", Text(removed));
       }
     }
   }

@@ -8,10 +8,12 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <system_error>
 
+#include "absl/status/status.h"
+#include "base/status_text.h"
 #include "client/endpoint.h"
 #include "spdlog/spdlog.h"
+#include "working_dir/tree.h"
 
 namespace rayctl::agent {
 namespace {
@@ -58,10 +60,9 @@ void RemovePrivateCluster(const UniqueFd& head, const std::string& state_dir, co
     }
   }
   for (const std::string& folder : {state_dir, run_dir}) {
-    std::error_code error;
-    fs::remove_all(folder, error);
-    if (error) {
-      spdlog::error("not removed path={} why={}", folder, error.message());
+    // Read-only folders too: the node's copies of working directories are, and what a job made may be.
+    if (const absl::Status removed = working_dir::RemoveTree(folder); !removed.ok()) {
+      spdlog::error("not removed why={}", Text(removed));
     }
   }
   ::rmdir(fs::path(run_dir).parent_path().c_str());  // Stays while another node has a folder there.

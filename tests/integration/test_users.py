@@ -101,6 +101,28 @@ class Users(ClusterTest):
         self.steps.go("0")
         self.assertEqual(self.cluster.ok("wait", job).code, 0)
 
+    def test_a_run_takes_read_only_folders_along(self):
+        """Which its user cannot remove as they are: the node's copy of a working directory, and what a job made."""
+        project = os.path.join(self.other.home, "project")
+        self.assertEqual(self.other.call("mkdir", "-p", os.path.join(project, "sub")).code, 0)
+        self.assertEqual(self.other.call("touch", os.path.join(project, "sub", "file")).code, 0)
+        self.other.env["TMPDIR"] = self.other.home
+        command = "mkdir -p made/deep && touch made/deep/file && chmod -R a-w made && echo up"
+        done = self.other.run("run", "--num-cpus", "1", "--working-dir", project, "--", "sh", "-c", command)
+        self.assertEqual((done.code, done.out), (0, "up\n"), done)
+        self.assertEqual(os.listdir(self.other.home), ["project"])
+        client = subprocess.Popen([os.path.join(self.other.folder, "rayctl"), "run", "--num-cpus", "1", "--working-dir",
+                                   project, "--", "sh", "-c", command + " && exec sleep 1000"], user=self.other.uid,
+                                  group=self.other.uid, extra_groups=[], env=self.other.env, cwd="/", text=True,
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        self.addCleanup(client.communicate)
+        self.addCleanup(client.kill)
+        self.assertEqual(client.stdout.readline(), "up\n")
+        client.kill()
+        self.cluster.until(lambda: not self.other.daemons(), "the private cluster ends")
+        self.assertEqual(os.listdir(self.other.home), ["project"])
+        self.assertFalse(os.path.exists(self.other.runtime))
+
     def test_stop_ends_every_node_of_its_user_or_the_named_one(self):
         one, two = self.started("one"), self.started("two")
         self.assertEqual(self.other.daemons(), {one["state_dir"], two["state_dir"]})
