@@ -8,6 +8,7 @@ import unittest
 from kit import ClusterTest
 
 MIB = 1 << 20
+GIB = 1 << 30
 
 
 class WorkingDirTest(ClusterTest):
@@ -84,6 +85,21 @@ class WorkingDirTest(ClusterTest):
             self.assertEqual(done.code, 0, done)
         folder = os.path.join(self.cluster.state, "agent", "working_dirs")
         self.assertEqual(os.listdir(folder), [self.only_digest()])
+
+    def test_a_node_makes_room_by_what_was_not_used_for_the_longest(self):
+        cache = os.path.join(self.cluster.state, "agent", "working_dirs")
+        oldest, old, newer = ("0" * 64, "1" * 64, "2" * 64)
+        for age, (digest, size) in enumerate(((oldest, 1 * GIB), (old, 6 * GIB), (newer, 6 * GIB))):
+            folder = os.path.join(cache, digest)
+            os.makedirs(folder)
+            with open(os.path.join(folder, "weights"), "wb") as file:
+                file.truncate(size)  # Takes no room.
+            os.utime(folder, (1_000_000_000 + age,) * 2)
+        done = self.cluster.run("submit", "--working-dir", self.project, "--", "./tool")
+        self.assertEqual((done.code, done.out), (0, "tool runs\n"), done)
+        # A job starts once its own copy is made, and that is after room was made.
+        self.assertEqual(sorted(name for name in os.listdir(cache) if not name.endswith(".gone")),
+                         sorted([newer, self.only_digest()]))
 
     def test_a_head_that_lost_it_gets_it_again(self):
         words = ("submit", "--working-dir", self.project, "--", "./tool")
