@@ -19,8 +19,6 @@
 #include "base/status_text.h"
 #include "cli/places.h"
 
-extern char** environ;
-
 namespace rayctl::cli {
 namespace {
 
@@ -87,6 +85,7 @@ absl::StatusOr<DaemonProcess> Spawn(const std::string& verb, const std::vector<s
     words.insert(words.end(), {"--client-fd", std::to_string(kClientFd)});
   }
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) {
     argv.push_back(word.data());
   }
@@ -217,7 +216,7 @@ absl::StatusOr<Ready> ParseReady(std::string_view line) {
   return ready;
 }
 
-absl::StatusOr<DaemonProcess> StartDaemon(const std::string& verb, std::vector<std::string> arguments,
+absl::StatusOr<DaemonProcess> StartDaemon(const std::string& verb, const std::vector<std::string>& arguments,
                                           const std::string& log_path, const StartFds& fds) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {

@@ -37,7 +37,7 @@ struct StartFds {
 
 // CANCELLED: `interrupt_fd` became readable; the daemon is ended again. DEADLINE_EXCEEDED: it was not ready in time.
 // Otherwise what the daemon itself said, or the last lines of its log when it died without a word.
-absl::StatusOr<DaemonProcess> StartDaemon(const std::string& verb, std::vector<std::string> arguments,
+absl::StatusOr<DaemonProcess> StartDaemon(const std::string& verb, const std::vector<std::string>& arguments,
                                           const std::string& log_path, const StartFds& fds);
 
 // Ends a process that `pidfd` names: `first_signal`, SIGKILL after `patience`; waits for it.

@@ -255,9 +255,9 @@ absl::StatusOr<int> Starter::ClientFd() {
                        : absl::InternalError(fmt::format("watching this process: {}", std::strerror(errno)));
 }
 
-absl::StatusOr<DaemonProcess> Starter::StartOne(const std::string& verb, std::vector<std::string> arguments) {
+absl::StatusOr<DaemonProcess> Starter::StartOne(const std::string& verb, const std::vector<std::string>& arguments) {
   const absl::StatusOr<int> client_fd = ClientFd();
-  return client_fd.ok() ? StartDaemon(verb, std::move(arguments), fmt::format("{}/log/{}.log", state_dir_, verb),
+  return client_fd.ok() ? StartDaemon(verb, arguments, fmt::format("{}/log/{}.log", state_dir_, verb),
                                       {.interrupt_fd = interrupt_.get(), .client_fd = *client_fd})
                         : client_fd.status();
 }
@@ -310,7 +310,7 @@ absl::Status Starter::StartAgent() {
   if (!arguments.ok()) {
     return arguments.status();
   }
-  absl::StatusOr<DaemonProcess> agent = StartOne("agent", *std::move(arguments));
+  absl::StatusOr<DaemonProcess> agent = StartOne("agent", *arguments);
   if (!agent.ok()) {
     return agent.status();
   }

@@ -71,7 +71,7 @@ class Starter {
   absl::Status Become();
   std::vector<std::string> HeadArguments() const;
   absl::StatusOr<int> ClientFd();
-  absl::StatusOr<DaemonProcess> StartOne(const std::string& verb, std::vector<std::string> arguments);
+  absl::StatusOr<DaemonProcess> StartOne(const std::string& verb, const std::vector<std::string>& arguments);
   absl::Status StartHead();
   absl::StatusOr<std::vector<std::string>> AgentArguments();
   absl::Status StartAgent();

@@ -116,8 +116,8 @@ std::vector<std::size_t> VisibleOf(const std::vector<device::Device>& devices,
   return visible;
 }
 
-NodeDevices FindDevices(device::Places places, const std::vector<std::string>& environment, Duration patience) {
-  auto finder = std::make_shared<device::Finder>(std::move(places));
+NodeDevices FindDevices(const device::Places& places, const std::vector<std::string>& environment, Duration patience) {
+  auto finder = std::make_shared<device::Finder>(places);
   std::packaged_task<device::Survey()> task([finder] { return finder->Find(); });
   std::future<device::Survey> answer = task.get_future();
   std::thread(std::move(task)).detach();

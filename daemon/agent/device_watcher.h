@@ -27,7 +27,7 @@ struct NodeDevices {
 
 // What is there, less what `environment` hides (CUDA_VISIBLE_DEVICES and its like, as the vendors' runtimes read them).
 // A driver that has not answered within `patience` is given up.
-NodeDevices FindDevices(device::Places places, const std::vector<std::string>& environment, Duration patience);
+NodeDevices FindDevices(const device::Places& places, const std::vector<std::string>& environment, Duration patience);
 
 // Which of `devices`, in which order, the variables of `environment` leave. Pure.
 std::vector<std::size_t> VisibleOf(const std::vector<device::Device>& devices,

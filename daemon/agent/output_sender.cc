@@ -71,7 +71,7 @@ class OutputSender::Transfer : public grpc::ClientWriteReactor<v1::SendOutputReq
     if (writing_ || over_) {
       return;
     }
-    std::visit([this](auto&& step) { Carry(std::move(step)); }, scan_.Next());
+    std::visit([this](auto&& step) { Carry(std::forward<decltype(step)>(step)); }, scan_.Next());
   }
 
   void Cancel() {

@@ -11,8 +11,6 @@
 namespace rayctl::rpc {
 namespace {
 
-namespace v1 = ::rayctl::v1;
-
 constexpr std::size_t kNodesNamedMax = 8;  // In a sentence; a cluster may have thousands.
 
 absl::Status CheckRanks(const head::JobRecord& job, const std::vector<Rank>& ranks) {

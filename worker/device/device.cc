@@ -40,7 +40,7 @@ std::string TypeOf(const Device& device) {
 
 }  // namespace
 
-Finder::Finder(Places places) {
+Finder::Finder(const Places& places) {
   drivers_.push_back(std::make_unique<NvmlDriver>(places.root, places.nvml));
   drivers_.push_back(std::make_unique<KfdDriver>(places.root));
   drivers_.push_back(std::make_unique<TpuDriver>(places.root, places.environment));

@@ -56,7 +56,7 @@ class Driver {
 // All of them. One thread at a time.
 class Finder {
  public:
-  explicit Finder(Places places);
+  explicit Finder(const Places& places);
   ~Finder();
 
   Survey Find();

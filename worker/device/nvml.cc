@@ -149,7 +149,7 @@ class NvmlDriver::Library {
   void* loaded_;
 };
 
-NvmlDriver::NvmlDriver(std::string root, std::string library) : root_(std::move(root)) {
+NvmlDriver::NvmlDriver(std::string root, const std::string& library) : root_(std::move(root)) {
   void* const loaded = library.empty() ? nullptr : ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (loaded != nullptr) {
     library_ = std::make_unique<Library>(loaded);

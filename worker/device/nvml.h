@@ -12,7 +12,7 @@ namespace rayctl::device {
 // devices, and it is none.
 class NvmlDriver final : public Driver {
  public:
-  NvmlDriver(std::string root, std::string library);
+  NvmlDriver(std::string root, const std::string& library);
   ~NvmlDriver() override;
   Survey Find() override;
   std::vector<Condition> Look() override;

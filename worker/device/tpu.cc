@@ -134,7 +134,8 @@ std::vector<Condition> TpuDriver::Look() {
     std::set<std::size_t> held;
     for (const std::string& descriptor : NamesIn(descriptors)) {
       std::error_code error;
-      const std::string target = std::filesystem::read_symlink(descriptors + "/" + descriptor, error).string();
+      const std::string target =
+          std::filesystem::read_symlink(fmt::format("{}/{}", descriptors, descriptor), error).string();
       const auto file = std::find(files_.begin(), files_.end(), target);
       if (!error && file != files_.end()) {
         held.insert(static_cast<std::size_t>(file - files_.begin()));
