@@ -59,7 +59,7 @@ class Removed(ClusterTest):
         self.assertEqual(self.cluster.daemons(), before)
         stopped = self.cluster.run("stop", "--state-dir", self.cluster.state, address=False)
         self.assertEqual(len(stopped.out.splitlines()), 2, stopped)
-        self.assertFalse(os.path.exists(run_dir))
+        self.cluster.until(lambda: not os.path.exists(run_dir), "the runtime folder is removed")
 
     def test_stop_finds_daemons_that_cannot_make_it_again(self):
         job = self.cluster.submit("--", "sh", "-c", self.gated())
