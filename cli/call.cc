@@ -23,6 +23,7 @@ namespace rayctl::cli {
 namespace {
 
 constexpr std::chrono::seconds kCallDeadline{10};
+constexpr std::chrono::seconds kReconnectPatience{1};
 constexpr std::chrono::seconds kRepeatDeadline{20};  // For a head that went away in the middle of a submit.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr std::chrono::minutes kAwayMax{5};  // For one that goes away while a job is waited for.
@@ -60,6 +61,11 @@ template <class Stub, class Method, class Request, class Response>
 absl::Status HeadClient::Call(Method method, const Request& request, Response* response) {
   if (absl::Status text = CheckUtf8(request); !text.ok()) {
     return text;
+  }
+  // An earlier call found the head away. One that fails at once lends its thread to no new connection, so that on a
+  // slow machine a program that asks again and again would never have one.
+  if (channel_->GetState(false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    channel_->WaitForConnected(std::chrono::system_clock::now() + kReconnectPatience);
   }
   const auto stub = Stub::NewStub(channel_);
   grpc::ClientContext context;
