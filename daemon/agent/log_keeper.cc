@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <charconv>
 #include <filesystem>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "base/status_text.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -28,13 +28,6 @@ constexpr std::string_view kAttemptBegins = "attempt_";
 // Other parts own it: a checkpoint outlives what its job said.
 constexpr std::string_view kCheckpoints = "checkpoints";
 
-template <class Number>
-std::optional<Number> ParseNumber(std::string_view text) {
-  Number number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
-}
-
 // What vanishes while it is looked at, and what cannot be read, counts as nothing.
 KeptJob LookAt(JobId id, const fs::path& folder) {
   KeptJob job{.job = id};
@@ -50,14 +43,11 @@ KeptJob LookAt(JobId id, const fs::path& folder) {
   };
   for (const fs::directory_entry& entry : fs::directory_iterator(folder / "logs", ignored)) {
     const std::string name = entry.path().filename();
-    const std::optional<AttemptNumber> number =
-        name.starts_with(kAttemptBegins)
-            ? ParseNumber<AttemptNumber>(std::string_view(name).substr(kAttemptBegins.size()))
-            : std::nullopt;
-    if (!number) {
+    AttemptNumber number = 0;
+    if (!name.starts_with(kAttemptBegins) || !absl::SimpleAtoi(name.substr(kAttemptBegins.size()), &number)) {
       continue;
     }
-    KeptAttempt attempt{*number, note(entry.path())};
+    KeptAttempt attempt{number, note(entry.path())};
     for (const fs::directory_entry& file : fs::directory_iterator(entry.path(), ignored)) {
       attempt.bytes += note(file.path());
     }
@@ -72,13 +62,13 @@ std::vector<KeptJob> LookAtAll(const std::string& jobs_dir) {
   std::error_code ignored;  // No job has run here yet.
   for (const fs::directory_entry& entry : fs::directory_iterator(jobs_dir, ignored)) {
     const std::string name = entry.path().filename();
-    const std::optional<std::uint64_t> id = ParseNumber<std::uint64_t>(name);
+    JobId id;
     // What is left of a job whose logs went already.
     const bool only_checkpoints = fs::exists(entry.path() / kCheckpoints, ignored) &&
                                   !fs::exists(entry.path() / "logs", ignored) &&
                                   !fs::exists(entry.path() / "work", ignored);
-    if (id && !only_checkpoints) {
-      jobs.push_back(LookAt(JobId{*id}, entry.path()));
+    if (absl::SimpleAtoi(name, &id.value) && !only_checkpoints) {
+      jobs.push_back(LookAt(id, entry.path()));
     }
   }
   return jobs;

@@ -72,6 +72,21 @@ void OutputScan::RankEnded(Rank rank) {
   }
 }
 
+// What comes next of a rank; nullopt: its log is broken, which was said. The end of what is complete is told as not yet
+// known, for the filter may have let go of a last line.
+std::optional<OutputReader::Peeked> OutputScan::Peek(Source& source) {
+  const absl::StatusOr<OutputReader::Peeked> peeked = source.reader.Peek();
+  if (!peeked.ok()) {
+    Break(source, peeked.status());
+    return std::nullopt;
+  }
+  if (peeked->sight == OutputReader::Sight::kNothing && source.complete) {
+    Finish(source);
+    return OutputReader::Peeked{.sight = OutputReader::Sight::kNotYet};
+  }
+  return *peeked;
+}
+
 // In turn, so that a rank that writes much does not keep the others waiting.
 OutputScan::Chosen OutputScan::ChooseInTurn() {
   bool not_yet = false;
@@ -81,19 +96,11 @@ OutputScan::Chosen OutputScan::ChooseInTurn() {
     if (source.sent) {
       continue;
     }
-    const absl::StatusOr<OutputReader::Peeked> peeked = source.reader.Peek();
-    if (!peeked.ok()) {
-      Break(source, peeked.status());
-      return {.not_yet = true};
-    }
-    if (peeked->sight == OutputReader::Sight::kOutput) {
+    const std::optional<OutputReader::Peeked> peeked = Peek(source);
+    if (peeked && peeked->sight == OutputReader::Sight::kOutput) {
       return {.source = &source};
     }
-    not_yet = not_yet || peeked->sight == OutputReader::Sight::kNotYet;
-    if (peeked->sight == OutputReader::Sight::kNothing && source.complete) {
-      Finish(source);
-      not_yet = true;  // The filter may have let go of a last line.
-    }
+    not_yet = not_yet || !peeked || peeked->sight == OutputReader::Sight::kNotYet;
   }
   return {.not_yet = not_yet};
 }
@@ -107,19 +114,11 @@ OutputScan::Chosen OutputScan::ChooseByTime() {
     if (source.sent) {
       continue;
     }
-    const absl::StatusOr<OutputReader::Peeked> peeked = source.reader.Peek();
-    if (!peeked.ok()) {
-      Break(source, peeked.status());
-      return {.not_yet = true};
-    }
-    if (peeked->sight == OutputReader::Sight::kNotYet) {
+    const std::optional<OutputReader::Peeked> peeked = Peek(source);
+    if (!peeked || peeked->sight == OutputReader::Sight::kNotYet) {
       return {.not_yet = true};
     }
     if (peeked->sight == OutputReader::Sight::kNothing) {
-      if (source.complete) {
-        Finish(source);
-        return {.not_yet = true};
-      }
       continue;
     }
     if (chosen.source == nullptr || peeked->unix_nanos < first) {

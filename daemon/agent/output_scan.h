@@ -63,6 +63,7 @@ class OutputScan {
   };
 
   OutputScan() = default;
+  std::optional<process::OutputReader::Peeked> Peek(Source& source);
   Chosen ChooseInTurn();
   Chosen ChooseByTime();
   void Finish(Source& source);

@@ -17,9 +17,4 @@ ClientWatch::ClientWatch(boost::asio::io_context& loop, int pidfd, std::function
                     });
 }
 
-void ClientWatch::LetGo() {
-  boost::system::error_code ignored;
-  pidfd_.close(ignored);
-}
-
 }  // namespace rayctl::net

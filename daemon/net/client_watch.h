@@ -13,9 +13,6 @@ class ClientWatch {
   // `pidfd`: of that process, inherited, taken over; -1 watches nobody. `on_gone` comes once, on the loop.
   ClientWatch(boost::asio::io_context& loop, int pidfd, std::function<void()> on_gone);
 
-  // A watch that is let go never says anything; the loop may end then.
-  void LetGo();
-
  private:
   boost::asio::posix::stream_descriptor pidfd_;
 };

@@ -180,7 +180,7 @@ class HeadDaemon {
   }
 
   // The id of the cluster whose journal this is. A new one is in the journal before anything says that it was here.
-  absl::StatusOr<std::string> SettleCluster(std::vector<head::Record>& records) {
+  absl::StatusOr<std::string> SettleCluster(const std::vector<head::Record>& records) {
     std::optional<std::string> cluster_id;
     for (const head::Record& record : records) {
       if (const auto* cluster = std::get_if<head::ClusterRecord>(&record)) {
@@ -192,8 +192,8 @@ class HeadDaemon {
     }
     if (!cluster_id) {
       cluster_id = client::ToHex(RandomBytes());
-      records.push_back(head::ClusterRecord{.cluster_id = *cluster_id});
-      if (absl::Status begun = store_->Commit({records.back()}); !begun.ok()) {
+      if (absl::Status begun = store_->Commit({head::Record(head::ClusterRecord{.cluster_id = *cluster_id})});
+          !begun.ok()) {
         return begun;
       }
     }

@@ -121,8 +121,7 @@ absl::Status CheckJournalIsThatOf(const std::string& head_dir, const std::option
   }
   return absl::FailedPreconditionError(
       fmt::format("{0}/journal.db {1}, but cluster {2} has run here; put its journal back, or give up its jobs and "
-                  "begin a new cluster "
-                  "with another --state-dir, or with this one after `rm -r {0}`",
+                  "begin a new cluster with another --state-dir, or with this one after `rm -r {0}`",
                   head_dir, cluster_id ? fmt::format("is of cluster {}", *cluster_id) : "is missing or empty", known));
 }
 
