@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/folders.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
 #include "cli/call.h"
@@ -27,7 +28,6 @@
 #include "cli/stop.h"
 #include "cli/verbs.h"
 #include "client/endpoint.h"
-#include "working_dir/tree.h"
 
 namespace rayctl::cli {
 namespace {
@@ -65,7 +65,7 @@ class PrivateFolder {
     if (path.empty()) {
       return;
     }
-    if (const absl::Status removed = working_dir::RemoveTree(path); !removed.ok()) {
+    if (const absl::Status removed = RemoveTree(path); !removed.ok()) {
       Remark(rayctl::Text(removed));
     }
   }

@@ -11,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -20,6 +19,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/errno_status.h"
 #include "base/status_text.h"
 #include "base/units.h"
 #include "working_dir/digest.h"
@@ -40,22 +40,6 @@ constexpr mode_t kExecutableMode = 0755;
 
 std::string Join(const std::string& folder, const std::string& name) {
   return folder.empty() ? name : fmt::format("{}/{}", folder, name);
-}
-
-absl::Status Errno(int error, std::string_view what, std::string_view path) {
-  const std::string text = fmt::format("{} {}: {}", what, path, std::strerror(error));
-  switch (error) {
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(text);
-    case ENOENT:
-    case ENOTDIR:
-      return absl::NotFoundError(text);
-    case ENOSPC:
-      return absl::ResourceExhaustedError(text);
-    default:
-      return absl::InternalError(text);
-  }
 }
 
 std::string IgnoreFileNames() { return fmt::format("{}, {} or {}", kIgnoreFiles[0], kIgnoreFiles[1], kIgnoreFiles[2]); }
@@ -97,7 +81,7 @@ class Lister {
       names.push_back(it->path().filename().string());
     }
     if (error) {
-      return Errno(error.value(), "reading", path);
+      return ErrnoStatus(fmt::format("reading {}", path), error.value());
     }
     std::sort(names.begin(), names.end());
     const std::size_t rules_before = rules_.size();
@@ -146,7 +130,7 @@ class Lister {
   absl::Status Take(const std::string& path) {
     struct stat info {};
     if (::lstat(Path(path).c_str(), &info) != 0) {
-      return Errno(errno, "looking at", Path(path));
+      return ErrnoStatus(fmt::format("looking at {}", Path(path)), errno);
     }
     if (Ignored(path, S_ISDIR(info.st_mode))) {
       return absl::OkStatus();
@@ -162,7 +146,7 @@ class Lister {
       std::error_code error;
       entry.target = fs::read_symlink(Path(path), error).string();
       if (error) {
-        return Errno(error.value(), "reading the link", Path(path));
+        return ErrnoStatus(fmt::format("reading the link {}", Path(path)), error.value());
       }
       if (absl::Status inside = CheckLink(path, entry.target); !inside.ok()) {
         return absl::Status(inside.code(), fmt::format("{}; leave it out by {} or put a copy in its place",
@@ -249,7 +233,7 @@ absl::StatusOr<UniqueFd> NamelessFile() {
   std::string name = folder + "/rayctl-pack-XXXXXX";
   UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
   if (!file.valid()) {
-    return Errno(errno, "making a file in", folder);
+    return ErrnoStatus(fmt::format("making a file in {}", folder), errno);
   }
   ::unlink(name.c_str());
   return file;
@@ -263,7 +247,7 @@ absl::Status WriteContents(archive* writer, const Output& output, const std::str
   };
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
-    return Errno(errno, "reading", path);
+    return ErrnoStatus(fmt::format("reading {}", path), errno);
   }
   std::vector<char> buffer(kReadBytes);
   std::uint64_t done = 0;
@@ -273,7 +257,7 @@ absl::Status WriteContents(archive* writer, const Output& output, const std::str
       continue;
     }
     if (got < 0) {
-      return Errno(errno, "reading", path);
+      return ErrnoStatus(fmt::format("reading {}", path), errno);
     }
     if (got == 0) {
       return done == entry.bytes ? absl::OkStatus() : changed();
@@ -284,7 +268,7 @@ absl::Status WriteContents(archive* writer, const Output& output, const std::str
     }
     if (::archive_write_data(writer, buffer.data(), static_cast<std::size_t>(got)) != got) {
       return output.error != 0
-                 ? Errno(output.error, "writing the archive of", path)
+                 ? ErrnoStatus(fmt::format("writing the archive of {}", path), output.error)
                  : absl::InternalError(fmt::format("packing {}: {}", path, ::archive_error_string(writer)));
     }
     on_bytes(static_cast<std::uint64_t>(got));
@@ -366,7 +350,7 @@ absl::StatusOr<Packed> Pack(const std::string& folder, const Listing& listing,
     const std::string path = fmt::format("{}/{}", folder, entry.path);
     if (::archive_write_header(writer.get(), header.get()) != ARCHIVE_OK) {
       return output.error != 0
-                 ? Errno(output.error, "writing the archive of", path)
+                 ? ErrnoStatus(fmt::format("writing the archive of {}", path), output.error)
                  : absl::InternalError(fmt::format("packing {}: {}", path, ::archive_error_string(writer.get())));
     }
     if (entry.kind == Kind::kFile) {
@@ -381,7 +365,7 @@ absl::StatusOr<Packed> Pack(const std::string& folder, const Listing& listing,
   }
   if (::archive_write_close(writer.get()) != ARCHIVE_OK) {
     return output.error != 0
-               ? Errno(output.error, "writing the archive of", folder)
+               ? ErrnoStatus(fmt::format("writing the archive of {}", folder), output.error)
                : absl::InternalError(fmt::format("packing {}: {}", folder, ::archive_error_string(writer.get())));
   }
   if (output.bytes > kArchiveBytesMax) {
@@ -391,7 +375,7 @@ absl::StatusOr<Packed> Pack(const std::string& folder, const Listing& listing,
                     FormatBytes(static_cast<std::int64_t>(kArchiveBytesMax))));
   }
   if (::lseek(file->get(), 0, SEEK_SET) != 0) {
-    return Errno(errno, "reading the archive of", folder);
+    return ErrnoStatus(fmt::format("reading the archive of {}", folder), errno);
   }
   return Packed{output.hash.Hex(), output.bytes, *std::move(file)};
 }

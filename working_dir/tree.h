@@ -13,9 +13,6 @@ namespace rayctl::working_dir {
 // file system can (FICLONE). RESOURCE_EXHAUSTED: the disk is full. What was made stays after a failure.
 absl::Status CopyTree(const std::string& from, const std::string& to);
 
-// Removes it, read-only folders included. OK where there is none.
-absl::Status RemoveTree(const std::string& path);
-
 // The bytes of its files.
 absl::StatusOr<std::uint64_t> TreeBytes(const std::string& path);
 

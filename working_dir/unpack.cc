@@ -9,18 +9,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/errno_status.h"
+#include "base/folders.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "working_dir/digest.h"
 #include "working_dir/pack.h"
-#include "working_dir/tree.h"
 
 namespace rayctl::working_dir {
 namespace {
@@ -35,21 +35,18 @@ struct FreeArchive {
   void operator()(archive* what) const { ::archive_read_free(what); }
 };
 
+// What the archive alone can be to blame for is a wrong archive.
 absl::Status Errno(int error, std::string_view what, std::string_view path) {
-  const std::string text = fmt::format("{} {}: {}", what, path, std::strerror(error));
   switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return absl::ResourceExhaustedError(text);
     case EEXIST:
       return absl::InvalidArgumentError(fmt::format("the archive has {} twice", path));
     case ENOENT:
     case ENOTDIR:
     case ELOOP:
     case ENAMETOOLONG:
-      return absl::InvalidArgumentError(text);
+      return absl::InvalidArgumentError(fmt::format("{} {}: {}", what, path, ErrnoText(error)));
     default:
-      return absl::InternalError(text);
+      return ErrnoStatus(fmt::format("{} {}", what, path), error);
   }
 }
 
@@ -268,9 +265,7 @@ class Unpacker {
 
 absl::StatusOr<std::uint64_t> Unpack(int archive_fd, const std::string& folder) {
   if (::mkdir(folder.c_str(), kWhileUnpacked) != 0) {
-    const int error = errno;
-    return absl::Status(error == ENOSPC ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal,
-                        fmt::format("making {}: {}", folder, std::strerror(error)));
+    return ErrnoStatus(fmt::format("making {}", folder), errno);
   }
   absl::StatusOr<std::uint64_t> bytes = Unpacker(archive_fd, folder).Run();
   if (!bytes.ok()) {

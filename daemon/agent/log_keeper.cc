@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "base/folders.h"
 #include "base/status_text.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
-#include "working_dir/tree.h"
 
 namespace rayctl::agent {
 namespace {
@@ -79,7 +79,7 @@ void RemoveMovedAside(const std::string& jobs_dir) {
   for (const fs::directory_entry& entry : fs::directory_iterator(jobs_dir, ignored)) {
     if (entry.path().filename().string().starts_with(kRemovedBegins)) {
       // A job may have made some of its folders read-only.
-      if (const absl::Status removed = working_dir::RemoveTree(entry.path().string()); !removed.ok()) {
+      if (const absl::Status removed = RemoveTree(entry.path().string()); !removed.ok()) {
         spdlog::warn("old logs not removed why={}", Text(removed));
       }
     }

@@ -10,10 +10,10 @@
 #include <filesystem>
 
 #include "absl/status/status.h"
+#include "base/folders.h"
 #include "base/status_text.h"
 #include "client/endpoint.h"
 #include "spdlog/spdlog.h"
-#include "working_dir/tree.h"
 
 namespace rayctl::agent {
 namespace {
@@ -61,7 +61,7 @@ void RemovePrivateCluster(const UniqueFd& head, const std::string& state_dir, co
   }
   for (const std::string& folder : {state_dir, run_dir}) {
     // Read-only folders too: the node's copies of working directories are, and what a job made may be.
-    if (const absl::Status removed = working_dir::RemoveTree(folder); !removed.ok()) {
+    if (const absl::Status removed = RemoveTree(folder); !removed.ok()) {
       spdlog::error("not removed why={}", Text(removed));
     }
   }

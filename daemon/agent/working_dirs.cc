@@ -11,11 +11,12 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <tuple>
 #include <utility>
 
+#include "base/errno_status.h"
+#include "base/folders.h"
 #include "base/status_text.h"
 #include "base/unique_fd.h"
 #include "client/channel.h"
@@ -38,12 +39,6 @@ constexpr std::string_view kPartSuffix = ".part";
 constexpr std::string_view kArchiveSuffix = ".archive";
 constexpr std::string_view kGoneSuffix = ".gone";
 
-absl::Status Errno(std::string_view what, const std::string& path) {
-  const int error = errno;
-  const std::string text = fmt::format("{} {}: {}", what, path, std::strerror(error));
-  return error == ENOSPC || error == EDQUOT ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
-}
-
 // Whether the same call may go well when the head is reached again.
 bool MayComeLater(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE || status.error_code() == grpc::StatusCode::CANCELLED;
@@ -65,7 +60,7 @@ class WorkingDirs::Transfer {
   absl::Status Receive(const std::string& path) {
     file_.Reset(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     if (!file_.valid()) {
-      return Errno("making", path);
+      return ErrnoStatus(fmt::format("making {}", path), errno);
     }
     rayctl::v1::GetWorkingDirRequest request;
     request.set_digest(digest_);
@@ -87,7 +82,7 @@ class WorkingDirs::Transfer {
         if (wrote >= 0) {
           rest.remove_prefix(static_cast<std::size_t>(wrote));
         } else if (errno != EINTR) {
-          status = Errno("writing", path);
+          status = ErrnoStatus(fmt::format("writing {}", path), errno);
         }
       }
     }
@@ -106,7 +101,7 @@ class WorkingDirs::Transfer {
       return absl::DataLossError("what the head sent is not what the digest names; submit the job again");
     }
     if (::lseek(file_.get(), 0, SEEK_SET) != 0) {
-      return Errno("reading", path);
+      return ErrnoStatus(fmt::format("reading {}", path), errno);
     }
     return absl::OkStatus();
   }
@@ -135,7 +130,7 @@ WorkingDirs::WorkingDirs(boost::asio::io_context& loop, std::string state_dir, D
   std::error_code missing;
   for (const fs::directory_entry& entry : fs::directory_iterator(cache_dir_, missing)) {
     if (!working_dir::IsDigest(entry.path().filename().string())) {
-      if (const absl::Status removed = working_dir::RemoveTree(entry.path().string()); !removed.ok()) {
+      if (const absl::Status removed = RemoveTree(entry.path().string()); !removed.ok()) {
         spdlog::warn("folder left behind why={}", Text(removed));
       }
     }
@@ -195,17 +190,17 @@ bool WorkingDirs::CopyFor(const PrepareWorkDir& what, absl::Status& status) {
   // Used now; the order is all that hangs on it.
   static_cast<void>(::utimensat(AT_FDCWD, cached.c_str(), nullptr, 0));
   const std::string part = work + std::string(kPartSuffix);
-  status = working_dir::RemoveTree(part);
+  status = RemoveTree(part);
   if (status.ok()) {
     fs::create_directories(fs::path(work).parent_path(), error);
     status = error ? absl::InternalError(fmt::format("making the folder of {}: {}", work, error.message()))
                    : working_dir::CopyTree(cached, part);
   }
   if (status.ok() && ::rename(part.c_str(), work.c_str()) != 0) {
-    status = Errno("naming", work);
+    status = ErrnoStatus(fmt::format("naming {}", work), errno);
   }
   if (!status.ok()) {
-    static_cast<void>(working_dir::RemoveTree(part));  // The next try removes it too.
+    static_cast<void>(RemoveTree(part));  // The next try removes it too.
   }
   return true;
 }
@@ -221,7 +216,7 @@ absl::Status WorkingDirs::Unpack(Transfer& transfer) {
   }
   absl::Status status = transfer.Receive(archive);
   if (status.ok()) {
-    status = working_dir::RemoveTree(part);
+    status = RemoveTree(part);
   }
   std::uint64_t bytes = 0;
   if (status.ok()) {
@@ -233,15 +228,15 @@ absl::Status WorkingDirs::Unpack(Transfer& transfer) {
     // Its name promises what is in it, also after a power cut.
     const UniqueFd unpacked(::open(part.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!unpacked.valid() || ::syncfs(unpacked.get()) != 0) {
-      status = Errno("writing", part);
+      status = ErrnoStatus(fmt::format("writing {}", part), errno);
     }
   }
   ::unlink(archive.c_str());
   if (status.ok() && ::rename(part.c_str(), cached.c_str()) != 0) {
-    status = Errno("naming", cached);
+    status = ErrnoStatus(fmt::format("naming {}", cached), errno);
   }
   if (!status.ok()) {
-    static_cast<void>(working_dir::RemoveTree(part));  // The next try removes it too.
+    static_cast<void>(RemoveTree(part));  // The next try removes it too.
     return status;
   }
   {
@@ -290,7 +285,7 @@ void WorkingDirs::MakeRoom(const std::string& newest) {
     }
     total -= bytes;
     spdlog::info("working directory removed from the cache digest={} bytes={}", digest, bytes);
-    if (const absl::Status removed = working_dir::RemoveTree(aside); !removed.ok()) {
+    if (const absl::Status removed = RemoveTree(aside); !removed.ok()) {
       spdlog::warn("folder left behind why={}", Text(removed));
     }
     const std::lock_guard lock(sizes_mutex_);

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/errno_status.h"
 #include "base/units.h"
 #include "fmt/format.h"
 
@@ -24,17 +24,11 @@ constexpr std::string_view kPartSuffix = ".part";
 
 std::string Size(std::uint64_t bytes) { return FormatBytes(static_cast<std::int64_t>(bytes)); }
 
-absl::Status Errno(std::string_view what, const std::string& path) {
-  const int error = errno;
-  const std::string text = fmt::format("{} {} on the head: {}", what, path, std::strerror(error));
-  return error == ENOSPC || error == EDQUOT ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkingDirStore>> WorkingDirStore::Open(std::string folder, std::uint64_t bytes_max) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return Errno("making", folder);
+    return ErrnoStatus(fmt::format("making {} on the head", folder), errno);
   }
   std::unique_ptr<WorkingDirStore> store(new WorkingDirStore(std::move(folder), bytes_max));
   std::vector<std::tuple<fs::file_time_type, std::string, std::uint64_t>> found;
@@ -85,7 +79,7 @@ absl::StatusOr<std::unique_ptr<WorkingDirStore::Upload>> WorkingDirStore::Begin(
   }
   upload->file_.Reset(::open(upload->path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!upload->file_.valid()) {
-    return Errno("making", upload->path_);
+    return ErrnoStatus(fmt::format("making {} on the head", upload->path_), errno);
   }
   return upload;
 }
@@ -111,7 +105,7 @@ absl::Status WorkingDirStore::Upload::Add(std::string_view bytes) {
       continue;
     }
     if (wrote < 0) {
-      return Errno("writing", path_);
+      return ErrnoStatus(fmt::format("writing {} on the head", path_), errno);
     }
     bytes.remove_prefix(static_cast<std::size_t>(wrote));
   }
@@ -124,11 +118,11 @@ absl::Status WorkingDirStore::Upload::Finish() {
   }
   // Its name promises what is in it, also after a power cut.
   if (::fsync(file_.get()) != 0) {
-    return Errno("writing", path_);
+    return ErrnoStatus(fmt::format("writing {} on the head", path_), errno);
   }
   const std::lock_guard names(store_.names_mutex_);
   if (::rename(path_.c_str(), store_.Path(digest_).c_str()) != 0) {
-    return Errno("naming", path_);
+    return ErrnoStatus(fmt::format("naming {} on the head", path_), errno);
   }
   file_.Reset();
   const std::lock_guard lock(store_.mutex_);

@@ -12,6 +12,7 @@
 #include "base/status_text.h"
 #include "tests/working_dir/temporary_folder.h"
 #include "working_dir/digest.h"
+#include "working_dir/tree.h"
 #include "working_dir/unpack.h"
 
 namespace rayctl::working_dir {

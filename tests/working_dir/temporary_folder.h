@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "working_dir/tree.h"
+#include "base/folders.h"
 
 namespace rayctl::working_dir::test {
 

@@ -14,8 +14,8 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/errno_status.h"
 #include "base/unique_fd.h"
-#include "worker/process/errors.h"
 #include "worker/process/proc.h"
 
 namespace rayctl::process {

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "worker/process/errors.h"
+#include "base/errno_status.h"
 
 namespace rayctl::process {
 

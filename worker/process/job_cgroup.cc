@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "worker/process/errors.h"
+#include "base/errno_status.h"
 
 namespace rayctl::process {
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "worker/process/errors.h"
+#include "base/errno_status.h"
 #include "worker/process/worker_process.h"
 
 namespace rayctl::process {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "worker/process/errors.h"
+#include "base/errno_status.h"
 
 namespace rayctl::process {
 

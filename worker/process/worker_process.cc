@@ -18,7 +18,7 @@
 #include <string_view>
 #include <utility>
 
-#include "worker/process/errors.h"
+#include "base/errno_status.h"
 #include "worker/process/proc.h"
 
 namespace rayctl::process {

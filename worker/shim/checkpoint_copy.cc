@@ -1,6 +1,5 @@
 #include "worker/shim/checkpoint_copy.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
@@ -11,11 +10,11 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstdio>
 #include <utility>
 
+#include "base/errno_status.h"
+#include "base/folders.h"
 #include "base/unique_fd.h"
-#include "worker/process/errors.h"
 #include "worker/process/worker_process.h"
 
 namespace rayctl::shim {
@@ -37,12 +36,12 @@ absl::Status CopyBytes(int from, int to, const std::string& path) {
       return absl::OkStatus();
     }
     if (n < 0) {
-      return process::ErrnoStatus("reading " + path, errno);
+      return ErrnoStatus("reading " + path, errno);
     }
     for (ssize_t done = 0; done < n;) {
       const ssize_t written = ::write(to, buffer.data() + done, static_cast<std::size_t>(n - done));
       if (written < 0) {
-        return process::ErrnoStatus("copying " + path, errno);
+        return ErrnoStatus("copying " + path, errno);
       }
       done += written;
     }
@@ -52,44 +51,39 @@ absl::Status CopyBytes(int from, int to, const std::string& path) {
 absl::Status CopyFile(const std::string& from, const std::string& to, mode_t mode) {
   const UniqueFd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!source.valid()) {
-    return process::ErrnoStatus("opening " + from, errno);
+    return ErrnoStatus("opening " + from, errno);
   }
   const UniqueFd target(::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!target.valid()) {
-    return process::ErrnoStatus("making " + to, errno);
+    return ErrnoStatus("making " + to, errno);
   }
   if (absl::Status copied = CopyBytes(source.get(), target.get(), from); !copied.ok()) {
     return copied;
   }
   if (::fchmod(target.get(), mode & kPermissions) < 0) {
-    return process::ErrnoStatus("setting the mode of " + to, errno);
+    return ErrnoStatus("setting the mode of " + to, errno);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
-  DIR* dir = ::opendir(folder.c_str());
-  if (dir == nullptr) {
-    return process::ErrnoStatus("opening checkpoint folder " + folder, errno);
+absl::StatusOr<std::vector<std::string>> SortedNames(const std::string& path) {
+  const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid()) {
+    return ErrnoStatus("opening checkpoint folder " + path, errno);
   }
-  std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(dir)) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") {
-      names.push_back(name);
-    }
+  absl::StatusOr<std::vector<std::string>> names = NamesIn(folder.get(), path);
+  if (names.ok()) {
+    std::sort(names->begin(), names->end());
   }
-  ::closedir(dir);
-  std::sort(names.begin(), names.end());
   return names;
 }
 
 absl::Status CopyInto(const std::string& from, const std::string& to, const std::string& prefix,
                       std::vector<CheckpointFile>& files) {
   if (::mkdir(to.c_str(), 0700) < 0) {
-    return process::ErrnoStatus("making folder " + to, errno);
+    return ErrnoStatus("making folder " + to, errno);
   }
-  const absl::StatusOr<std::vector<std::string>> names = NamesIn(from);
+  const absl::StatusOr<std::vector<std::string>> names = SortedNames(from);
   if (!names.ok()) {
     return names.status();
   }
@@ -98,7 +92,7 @@ absl::Status CopyInto(const std::string& from, const std::string& to, const std:
     const std::string target = to + "/" + name;
     struct stat info {};
     if (::lstat(source.c_str(), &info) < 0) {
-      return process::ErrnoStatus("reading " + source, errno);
+      return ErrnoStatus("reading " + source, errno);
     }
     CheckpointFile file;
     file.set_path(prefix + name);
@@ -111,11 +105,11 @@ absl::Status CopyInto(const std::string& from, const std::string& to, const std:
       std::array<char, PATH_MAX> link{};
       const ssize_t n = ::readlink(source.c_str(), link.data(), link.size());
       if (n < 0) {
-        return process::ErrnoStatus("reading link " + source, errno);
+        return ErrnoStatus("reading link " + source, errno);
       }
       file.set_symlink(std::string(link.data(), static_cast<std::size_t>(n)));
       if (::symlink(file.symlink().c_str(), target.c_str()) < 0) {
-        return process::ErrnoStatus("making link " + target, errno);
+        return ErrnoStatus("making link " + target, errno);
       }
       files.push_back(file);
     } else if (S_ISREG(info.st_mode)) {
@@ -130,25 +124,6 @@ absl::Status CopyInto(const std::string& from, const std::string& to, const std:
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status RemoveTree(const std::string& path) {
-  struct stat info {};
-  if (::lstat(path.c_str(), &info) < 0) {
-    return errno == ENOENT ? absl::OkStatus() : process::ErrnoStatus("removing " + path, errno);
-  }
-  if (S_ISDIR(info.st_mode)) {
-    const absl::StatusOr<std::vector<std::string>> names = NamesIn(path);
-    if (!names.ok()) {
-      return names.status();
-    }
-    for (const std::string& name : *names) {
-      if (absl::Status removed = RemoveTree(path + "/" + name); !removed.ok()) {
-        return removed;
-      }
-    }
-  }
-  return ::remove(path.c_str()) == 0 ? absl::OkStatus() : process::ErrnoStatus("removing " + path, errno);
 }
 
 }  // namespace
@@ -171,7 +146,7 @@ absl::StatusOr<std::vector<CheckpointFile>> CopyFolder(const std::string& from, 
     return copied;
   }
   if (::rename(unfinished.c_str(), to.c_str()) < 0) {
-    return process::ErrnoStatus("naming " + to, errno);
+    return ErrnoStatus("naming " + to, errno);
   }
   return files;
 }

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/errno_status.h"
 #include "base/invariant.h"
-#include "worker/process/errors.h"
 
 namespace rayctl::shim {
 
@@ -23,7 +23,7 @@ absl::Status EventLoop::Open() {
   epoll_.Reset(::epoll_create1(EPOLL_CLOEXEC));
   timer_.Reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!epoll_.valid() || !timer_.valid()) {
-    return process::ErrnoStatus("making the event loop", errno);
+    return ErrnoStatus("making the event loop", errno);
   }
   return Watch(timer_.get(), EPOLLIN, [this] {
     std::uint64_t expirations = 0;
@@ -39,7 +39,7 @@ absl::Status EventLoop::Watch(int fd, std::uint32_t events, Handler handler) {
   event.events = events;
   event.data.u64 = next_token_;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) < 0) {
-    return process::ErrnoStatus("watching a descriptor", errno);
+    return ErrnoStatus("watching a descriptor", errno);
   }
   watched_[fd] = {next_token_, std::make_shared<Handler>(std::move(handler))};
   fd_of_token_[next_token_++] = fd;
@@ -82,7 +82,7 @@ absl::Status EventLoop::WaitOnce() {
   std::array<epoll_event, kEventsAtOnce> events{};
   const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsAtOnce, -1);
   if (count < 0) {
-    return errno == EINTR ? absl::OkStatus() : process::ErrnoStatus("waiting for events", errno);
+    return errno == EINTR ? absl::OkStatus() : ErrnoStatus("waiting for events", errno);
   }
   for (int i = 0; i < count; ++i) {
     const auto token = fd_of_token_.find(events[static_cast<std::size_t>(i)].data.u64);

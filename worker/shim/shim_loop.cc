@@ -12,8 +12,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/errno_status.h"
 #include "base/units.h"
-#include "worker/process/errors.h"
 #include "worker/process/proc.h"
 #include "worker/shim/shim_loop_impl.h"
 
@@ -42,7 +42,7 @@ std::string JobCgroupName(const std::string& state_dir, JobId job) {
 absl::Status CheckFolder(const std::string& path) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) < 0) {
-    return process::ErrnoStatus("looking at " + path, errno);
+    return ErrnoStatus("looking at " + path, errno);
   }
   if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 077U) != 0) {
     return absl::InvalidArgumentError(path + " must be a folder that only this user can enter (mode 0700)");
@@ -108,7 +108,7 @@ absl::Status Loop::Prepare() {
 
   // Whatever a rank leaves behind becomes our child, so that it can be found.
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) {
-    return process::ErrnoStatus("becoming a sub-reaper", errno);
+    return ErrnoStatus("becoming a sub-reaper", errno);
   }
   for (const int ignored : {SIGPIPE, SIGHUP, SIGINT}) {
     ::signal(ignored, SIG_IGN);
@@ -118,11 +118,11 @@ absl::Status Loop::Prepare() {
   ::sigaddset(&watched, SIGCHLD);
   ::sigaddset(&watched, SIGTERM);
   if (::sigprocmask(SIG_SETMASK, &watched, nullptr) < 0) {
-    return process::ErrnoStatus("blocking signals", errno);
+    return ErrnoStatus("blocking signals", errno);
   }
   signals_.Reset(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) {
-    return process::ErrnoStatus("making a signalfd", errno);
+    return ErrnoStatus("making a signalfd", errno);
   }
   absl::Status status = loop_.Open();
   status.Update(loop_.Watch(signals_.get(), EPOLLIN, [this] { Signals(); }));
@@ -140,7 +140,7 @@ absl::Status Loop::Prepare() {
     const int flags = ::fcntl(agent.get(), F_GETFL);
     if (flags < 0 || ::fcntl(agent.get(), F_SETFL, flags | O_NONBLOCK) < 0 ||
         ::fcntl(agent.get(), F_SETFD, FD_CLOEXEC) < 0) {
-      return process::ErrnoStatus("using --agent-fd " + std::to_string(options_.agent_fd), errno);
+      return ErrnoStatus("using --agent-fd " + std::to_string(options_.agent_fd), errno);
     }
     TakePeer(std::move(agent), &Loop::TakeAgent);
   }

@@ -9,7 +9,7 @@
 #include <array>
 #include <cerrno>
 
-#include "worker/process/errors.h"
+#include "base/errno_status.h"
 #include "worker/process/proc.h"
 #include "worker/shim/checkpoint_copy.h"
 #include "worker/shim/shim_loop_impl.h"
@@ -215,7 +215,7 @@ void Loop::Carry(const CopyCheckpoint& effect) {
   }
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) < 0) {
-    return fail("copying the checkpoint: " + process::ErrnoText(errno));
+    return fail("copying the checkpoint: " + ErrnoText(errno));
   }
   copy.pipe.Reset(ends[0]);
   UniqueFd answer(ends[1]);
@@ -224,7 +224,7 @@ void Loop::Carry(const CopyCheckpoint& effect) {
   // the child may do as it likes.
   const pid_t pid = ::fork();
   if (pid < 0) {
-    return fail("copying the checkpoint: " + process::ErrnoText(errno));
+    return fail("copying the checkpoint: " + ErrnoText(errno));
   }
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "worker/process/errors.h"
+#include "base/errno_status.h"
 #include "worker/process/proc.h"
 #include "worker/shim/shim_loop_impl.h"
 
@@ -28,15 +28,15 @@ absl::StatusOr<UniqueFd> Listen(const std::string& path) {
   path.copy(address.sun_path, sizeof address.sun_path - 1);
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) {
-    return process::ErrnoStatus("making a socket", errno);
+    return ErrnoStatus("making a socket", errno);
   }
   // Whoever listened here is dead: the lock on the state file says so.
   if (::unlink(path.c_str()) < 0 && errno != ENOENT) {
-    return process::ErrnoStatus("removing " + path, errno);
+    return ErrnoStatus("removing " + path, errno);
   }
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) < 0 ||
       ::chmod(path.c_str(), 0600) < 0 || ::listen(fd.get(), kBacklog) < 0) {
-    return process::ErrnoStatus("listening on " + path, errno);
+    return ErrnoStatus("listening on " + path, errno);
   }
   return fd;
 }
@@ -49,7 +49,7 @@ void Loop::AcceptAll(const UniqueFd& listener, void (Loop::*take)(UniqueFd, cons
       continue;
     }
     if ((errno == EMFILE || errno == ENFILE) && reserve_.valid()) {
-      Log("a connection is turned away: " + process::ErrnoText(errno));
+      Log("a connection is turned away: " + ErrnoText(errno));
       reserve_.Reset();
       UniqueFd unwanted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
       unwanted.Reset();

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "worker/process/errors.h"
+#include "base/errno_status.h"
 #include "worker/process/frame.h"
 #include "worker/process/proc.h"
 #include "worker/process/worker_process.h"
@@ -47,7 +47,7 @@ void Apply(const local::ShimStateRecord& record, local::RankStatus& status) {
 absl::StatusOr<ShimState> ReadShimState(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) {
-    return process::ErrnoStatus("opening " + path, errno);
+    return ErrnoStatus("opening " + path, errno);
   }
   process::FrameReader frames;
   while (true) {
@@ -110,7 +110,7 @@ absl::StatusOr<StateFile> StateFile::Create(const std::string& path, const local
   while (true) {
     file.fd_.Reset(::open(path.c_str(), kFlags, kStateMode));
     if (!file.fd_.valid()) {
-      return process::ErrnoStatus("opening " + path, errno);
+      return ErrnoStatus("opening " + path, errno);
     }
     if (::flock(file.fd_.get(), if_held == IfHeld::kWait ? LOCK_EX : LOCK_EX | LOCK_NB) < 0) {
       if (errno == EINTR) {
@@ -119,12 +119,12 @@ absl::StatusOr<StateFile> StateFile::Create(const std::string& path, const local
       if (errno == EWOULDBLOCK) {
         return absl::AlreadyExistsError(path + " is held by a living shim");
       }
-      return process::ErrnoStatus("locking " + path, errno);
+      return ErrnoStatus("locking " + path, errno);
     }
     struct stat ours {};
     struct stat named {};
     if (::fstat(file.fd_.get(), &ours) < 0) {
-      return process::ErrnoStatus("reading " + path, errno);
+      return ErrnoStatus("reading " + path, errno);
     }
     if (::stat(path.c_str(), &named) < 0 || named.st_ino != ours.st_ino) {
       continue;  // Moved aside by another starter between our open and our lock.
@@ -133,7 +133,7 @@ absl::StatusOr<StateFile> StateFile::Create(const std::string& path, const local
       break;
     }
     if (::rename(path.c_str(), (path + ".old").c_str()) < 0) {
-      return process::ErrnoStatus("moving " + path + " aside", errno);
+      return ErrnoStatus("moving " + path + " aside", errno);
     }
   }
   absl::StatusOr<std::string> frame = process::EncodeFrame(header.SerializeAsString());
@@ -166,7 +166,7 @@ absl::Status StateFile::Flush() {
     if (n < 0) {
       const int error = errno;
       unwritten_.erase(0, done);  // Goes on where it stopped: what is in the file is a torn record only until then.
-      return process::ErrnoStatus("writing " + path_, error);
+      return ErrnoStatus("writing " + path_, error);
     }
     done += static_cast<std::size_t>(n);
   }

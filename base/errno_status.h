@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-namespace rayctl::process {
+namespace rayctl {
 
 // "no such file or directory": an errno as our messages have it, without a capital.
 std::string ErrnoText(int error);
@@ -15,4 +15,4 @@ std::string ErrnoText(int error);
 // processes), ALREADY_EXISTS, UNAVAILABLE (nobody listens, peer gone), else INTERNAL.
 absl::Status ErrnoStatus(std::string_view what, int error);
 
-}  // namespace rayctl::process
+}  // namespace rayctl

@@ -1,9 +1,9 @@
-#include "worker/process/errors.h"
+#include "base/errno_status.h"
 
 #include <cctype>
 #include <cstring>
 
-namespace rayctl::process {
+namespace rayctl {
 
 std::string ErrnoText(int error) {
   const char* text = strerrordesc_np(error);
@@ -41,4 +41,4 @@ absl::Status ErrnoStatus(std::string_view what, int error) {
   }
 }
 
-}  // namespace rayctl::process
+}  // namespace rayctl
