@@ -1,104 +1,52 @@
 // What the agent says of its devices, and in which order: before the end of a rank that held one the head must know
 // that it is not to be lent yet.
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 
-#include "daemon/agent/agent.h"
+#include "tests/daemon/agent/agent_bench.h"
 
 namespace rayctl::agent {
 namespace {
 
-using std::chrono::hours;
 using std::chrono::seconds;
 
-constexpr JobId kJob{7};
+using test::Bench;
+using test::kJob;
 
-class Node {
+// A node with two devices, looked at when a test says so.
+class Node : public Bench {
  public:
-  Node() : agent_(Config(), now_) {
-    On(ShimsScanned{});
-    On(HeadConnected{});
-    registered_ = std::get<link::Register>(Sent().at(0));
-    Head(link::Registered{.heartbeat_interval = seconds(2)});
-  }
+  Node() : Bench(ConfigWithDevices()) {}
 
-  static AgentConfig Config() {
-    AgentConfig config;
-    config.state_dir = "/state";
+  static AgentConfig ConfigWithDevices() {
+    AgentConfig config = Config();
     config.registration.devices = {{.vendor = "nvidia", .id = "GPU-a"}, {.vendor = "nvidia", .id = "GPU-b"}};
     return config;
   }
 
-  void On(const Event& event) {
-    effects_ = agent_.On(event, now_);
-    for (const Effect& effect : effects_) {
-      if (const auto* look = std::get_if<LookAtDevices>(&effect)) {
-        look_ = look->look;
-      }
-    }
-  }
-  template <class Body>
-  void Head(Body body) {
-    On(HeadMessage{{1, ++sequence_, std::move(body)}});
-  }
-  void Looked(const std::vector<DeviceHolder>& holders = {}) { On(DevicesLooked{look_, {{"", holders}, {}}}); }
-
+  // Nobody looks twice before an answer, so their numbers count up.
+  void Looked(const std::vector<DeviceHolder>& holders = {}) { On(DevicesLooked{++look_, {{"", holders}, {}}}); }
   // Rank 0 runs on device 0.
-  void Run() {
-    link::StartGroup group;
-    group.job = kJob;
+  void RunOnDevice() {
+    link::StartGroup group = test::Group(0, {});
     group.ranks = {{0, 0, {{0, Amount::Units(1)}}}};
     Head(group);
-    local::ShimToAgent hello;
-    hello.mutable_hello()->set_protocol(1);
-    On(ShimMessage{kJob, hello});
-    local::ShimToAgent started = About();
-    started.mutable_started()->set_pid(100);
-    On(ShimMessage{kJob, started});
-  }
-  void End() {
-    local::ShimToAgent exited = About();
-    exited.mutable_exited()->set_exit_code(0);
-    On(ShimMessage{kJob, exited});
-  }
-  void Advance(Duration by) {
-    now_.steady += by;
-    On(Tick{});
+    ShimHello();
+    Started(0, 0);
   }
 
   // To the head, by the last event.
   using Message = decltype(link::AgentToHead::body);
   std::vector<Message> Sent() const {
-    std::vector<Message> sent;
-    for (const Effect& effect : effects_) {
-      if (const auto* send = std::get_if<SendHead>(&effect)) {
-        sent.push_back(send->message.body);
-      }
+    std::vector<Message> bodies;
+    for (const SendHead& send : All<SendHead>()) {
+      bodies.push_back(send.message.body);
     }
-    return sent;
+    return bodies;
   }
-  bool Looks() const {
-    return std::any_of(effects_.begin(), effects_.end(),
-                       [](const Effect& effect) { return std::holds_alternative<LookAtDevices>(effect); });
-  }
-  const link::Register& registered() const { return registered_; }
 
  private:
-  local::ShimToAgent About() {
-    local::ShimToAgent message;
-    message.mutable_id()->set_job_id(kJob.value);
-    message.mutable_id()->set_sequence(++event_);
-    return message;
-  }
-
-  Now now_{SteadyTime(hours(1)), WallTime(hours(1))};
-  Agent agent_;
-  std::vector<Effect> effects_;
-  link::Register registered_;
   std::uint64_t look_ = 0;
-  std::uint64_t sequence_ = 0;
-  std::uint64_t event_ = 0;
 };
 
 // What a message says of each device; empty: it is about something else.
@@ -116,8 +64,9 @@ const std::vector<std::string> kAllFree(2);
 
 TEST_CASE("a node registers with devices that nobody has looked at yet, and offers them after the look", "[agent]") {
   Node node;
-  REQUIRE(node.registered().devices.size() == 2);
-  CHECK_FALSE(node.registered().devices[0].problem.empty());
+  const link::Register registered = std::get<link::Register>(node.sent.at(0).body);
+  REQUIRE(registered.devices.size() == 2);
+  CHECK_FALSE(registered.devices[0].problem.empty());
   node.Looked();
   REQUIRE(node.Sent().size() == 1);
   CHECK(Problems(node.Sent()[0]) == kAllFree);
@@ -126,9 +75,9 @@ TEST_CASE("a node registers with devices that nobody has looked at yet, and offe
 TEST_CASE("the end of a rank comes after the word that its device is not to be lent yet", "[agent]") {
   Node node;
   node.Looked();
-  node.Run();
-  node.End();
-  CHECK(node.Looks());
+  node.RunOnDevice();
+  node.Exited(0, 0);
+  CHECK(node.Has<LookAtDevices>());
   REQUIRE(node.Sent().size() == 2);
   REQUIRE(Problems(node.Sent()[0]).size() == 2);
   CHECK_FALSE(Problems(node.Sent()[0])[0].empty());
@@ -143,9 +92,9 @@ TEST_CASE("the end of a rank comes after the word that its device is not to be l
     node.Looked({{4711, "python3", link::RankKey{kJob, 0, 0}}});
     REQUIRE(node.Sent().size() == 1);
     CHECK(Problems(node.Sent()[0]) ==
-          std::vector<std::string>{"held by process 4711 (python3), left over from rank 0 of job 7", ""});
+          std::vector<std::string>{"held by process 4711 (python3), left over from rank 0 of job 5", ""});
     node.Advance(seconds(1));
-    REQUIRE(node.Looks());
+    REQUIRE(node.Has<LookAtDevices>());
     node.Looked();
     REQUIRE(node.Sent().size() == 1);
     CHECK(Problems(node.Sent()[0]) == kAllFree);
@@ -155,9 +104,9 @@ TEST_CASE("the end of a rank comes after the word that its device is not to be l
 TEST_CASE("who holds a device that a living rank has whole is that rank's affair", "[agent]") {
   Node node;
   node.Looked();
-  node.Run();
+  node.RunOnDevice();
   node.Advance(seconds(10));
-  REQUIRE(node.Looks());
+  REQUIRE(node.Has<LookAtDevices>());
   node.Looked({{100, "python3", link::RankKey{kJob, 0, 0}}, {101, "helper", std::nullopt}});
   CHECK(node.Sent().empty());
 }
@@ -165,10 +114,10 @@ TEST_CASE("who holds a device that a living rank has whole is that rank's affair
 TEST_CASE("a node that is being stopped looks at no device any more", "[agent]") {
   Node node;
   node.Looked();
-  node.Run();
+  node.RunOnDevice();
   node.On(Stop{"stop"});
-  node.End();
-  CHECK_FALSE(node.Looks());
+  node.Exited(0, 0);
+  CHECK_FALSE(node.Has<LookAtDevices>());
 }
 
 }  // namespace
