@@ -33,7 +33,8 @@ absl::Status Empty(int folder, const std::string& path) {
       continue;
     }
     const int error = errno;
-    const std::string below = path + "/" + name;
+    std::string below = path;
+    below.append("/").append(name);
     if (error != EISDIR && error != EPERM) {
       return ErrnoStatus("removing " + below, error);
     }
@@ -73,7 +74,8 @@ absl::StatusOr<std::vector<std::string>> NamesIn(int folder, const std::string& 
     errno = 0;
     const dirent* const entry = ::readdir(stream.get());
     if (entry == nullptr) {
-      return errno == 0 ? absl::StatusOr<std::vector<std::string>>(std::move(names)) : ErrnoStatus("reading " + path, errno);
+      return errno == 0 ? absl::StatusOr<std::vector<std::string>>(std::move(names))
+                        : ErrnoStatus("reading " + path, errno);
     }
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") {

@@ -88,8 +88,10 @@ absl::Status CopyInto(const std::string& from, const std::string& to, const std:
     return names.status();
   }
   for (const std::string& name : *names) {
-    const std::string source = from + "/" + name;
-    const std::string target = to + "/" + name;
+    std::string source = from;
+    source.append("/").append(name);
+    std::string target = to;
+    target.append("/").append(name);
     struct stat info {};
     if (::lstat(source.c_str(), &info) < 0) {
       return ErrnoStatus("reading " + source, errno);
